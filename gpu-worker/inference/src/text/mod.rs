@@ -1,0 +1,1 @@
+//! Text to token ids and back, chat templates, and stop rules.
