@@ -2,9 +2,23 @@
 //!
 //! The scheduler plans, the backend computes, the engine applies: it decides nothing after the plan is made.
 
+mod assemble;
+mod decoder;
+mod kv;
+mod order;
+mod pages;
+mod plan;
+mod radix;
+mod run;
+mod scheduler;
+mod sequence;
+
 use std::sync::Arc;
 
 use crate::backend::{BackendError, SampleParams};
+
+pub use decoder::{Decoder, MemoryPlan};
+pub use run::{BatchEngine, EngineConfig};
 
 /// Names a request within one engine. Chosen by the caller, never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

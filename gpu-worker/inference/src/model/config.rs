@@ -61,3 +61,46 @@ pub enum WeightName {
     /// `[hidden, intermediate]`.
     Down(usize),
 }
+
+/// The largest hidden size, vocabulary, MLP width or context that is believed.
+pub(super) const DIMENSION_MAX: usize = 1 << 24;
+/// The largest head that is believed.
+const HEAD_DIM_MAX: usize = 1024;
+
+impl ModelConfig {
+    /// Returns what is wrong with the numbers, if anything: after this no product of two of them overflows.
+    pub(super) fn fault(&self) -> Option<String> {
+        let sizes = [
+            ("vocabulary", self.vocab_size),
+            ("hidden size", self.hidden_size),
+            ("layer count", self.layers),
+            ("query head count", self.q_heads),
+            ("KV head count", self.kv_heads),
+            ("head size", self.head_dim),
+            ("MLP width", self.intermediate_size),
+            ("context length", self.context_tokens),
+        ];
+        if let Some((name, size)) = sizes.into_iter().find(|&(_, size)| size == 0 || size > DIMENSION_MAX) {
+            return Some(format!("{name} is {size}, and must be 1 to {DIMENSION_MAX}"));
+        }
+        if self.head_dim > HEAD_DIM_MAX || !self.head_dim.is_multiple_of(2) {
+            return Some(format!("head size is {}, and must be even and at most {HEAD_DIM_MAX}", self.head_dim));
+        }
+        if !self.q_heads.is_multiple_of(self.kv_heads) {
+            return Some(format!("{} query heads do not share {} KV heads evenly", self.q_heads, self.kv_heads));
+        }
+        if self.tokenizer_vocab_size > self.vocab_size {
+            return Some(format!(
+                "the tokenizer has {} tokens, the embedding table {} rows",
+                self.tokenizer_vocab_size, self.vocab_size
+            ));
+        }
+        if !(self.norm_eps.is_finite() && self.norm_eps > 0.0) {
+            return Some(format!("the norm's epsilon is {}", self.norm_eps));
+        }
+        if let Some(frequency) = self.rope.inv_freq.iter().find(|frequency| !frequency.is_finite()) {
+            return Some(format!("a rotary frequency is {frequency}"));
+        }
+        None
+    }
+}

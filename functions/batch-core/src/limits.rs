@@ -1,0 +1,108 @@
+//! Every bound of the service, with its arithmetic and its source.
+
+/// Requests in a batch file: OpenAI's limit. A setting; the design holds for 1,000,000.
+pub const LINES_PER_FILE_DEFAULT: u64 = 50_000;
+
+/// Bytes of a batch file: OpenAI's 200 MB, as its message spells it (200 * 1024 * 1024 = 209,715,200).
+pub const FILE_BYTES_DEFAULT: u64 = 200 * 1024 * 1024;
+
+/// Batches that a tenant may create in an hour: OpenAI's limit.
+pub const BATCHES_PER_HOUR_DEFAULT: u64 = 2_000;
+
+/// Bytes of one line: 16 MiB (16 * 1024 * 1024). A base64 image of 12 MiB fits.
+pub const LINE_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// Characters of a custom_id.
+pub const CUSTOM_ID_CHARS_MAX: usize = 512;
+
+/// Characters of a user's value that an error message shows.
+pub const ECHO_CHARS_MAX: usize = 128;
+
+/// Errors that a failed batch lists; one more entry says how many there are beyond.
+pub const ERRORS_LISTED_MAX: usize = 100;
+
+/// Lines in a window of validation.
+pub const WINDOW_LINES_MAX: usize = 20_000;
+
+/// Bytes in a window of validation: 64 MiB. Two windows are in memory at once: 128 MiB.
+pub const WINDOW_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// Lines in a shard.
+pub const SHARD_LINES_MAX: usize = 500;
+
+/// Bytes in a shard: 8 MiB. A longer line is a shard alone.
+pub const SHARD_BYTES_MAX: usize = 8 * 1024 * 1024;
+
+/// Seconds of one worker's time that a shard should take.
+pub const SHARD_SECONDS_TARGET: u64 = 120;
+
+/// Shards that the time rule may make of one file: it never cuts below file bytes / 10,000.
+pub const SHARDS_BY_TIME_MAX: u64 = 10_000;
+
+/// Losses (deaths, lapsed leases) after which a shard's unfinished lines are split.
+pub const SHARD_LOSSES_MAX: u32 = 3;
+
+/// Tries of a line within a shard after transient failures.
+pub const LINE_RETRIES_MAX: u32 = 5;
+
+/// Metadata pairs of a batch.
+pub const METADATA_PAIRS_MAX: usize = 16;
+
+/// Characters of a metadata key.
+pub const METADATA_KEY_CHARS_MAX: usize = 64;
+
+/// Characters of a metadata value.
+pub const METADATA_VALUE_CHARS_MAX: usize = 512;
+
+/// Shortest life of a file in seconds: one hour.
+pub const EXPIRES_AFTER_S_MIN: u32 = 3_600;
+
+/// Longest life of a file in seconds: 30 days (30 * 86,400 = 2,592,000).
+pub const EXPIRES_AFTER_S_MAX: u32 = 2_592_000;
+
+/// Hours of the longest completion window: one week.
+pub const WINDOW_HOURS_MAX: u32 = 168;
+
+/// Bytes of a JSON request body: 4 MiB of inline requests, and room for the rest.
+pub const JSON_BODY_BYTES_MAX: usize = 4 * 1024 * 1024 + 64 * 1024;
+
+/// Bytes at which a list page ends before its limit: 4 MiB, below Lambda's 6 MB.
+pub const LIST_PAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
+
+/// Bytes of an upload: OpenAI's 8 GB.
+pub const UPLOAD_BYTES_MAX: u64 = 8 * 1024 * 1024 * 1024;
+
+/// Bytes of one part of an upload: OpenAI's 64 MB.
+pub const UPLOAD_PART_BYTES_MAX: u64 = 64 * 1024 * 1024;
+
+/// Seconds until a pending upload is gone: one hour.
+pub const UPLOAD_LIFE_S: i64 = 3_600;
+
+/// Actions in one records transaction: DynamoDB's limit.
+/// <https://docs.aws.amazon.com/amazondynamodb/latest/developerguide/transaction-apis.html>
+pub const TRANSACTION_ACTIONS_MAX: usize = 100;
+
+/// Bytes in one records transaction: DynamoDB's 4 MB.
+pub const TRANSACTION_BYTES_MAX: usize = 4 * 1024 * 1024;
+
+/// Bytes of one record: DynamoDB's 400 KB.
+pub const RECORD_BYTES_MAX: usize = 400 * 1024;
+
+/// Bytes of one query page: DynamoDB's 1 MB.
+pub const QUERY_PAGE_BYTES_MAX: usize = 1024 * 1024;
+
+/// Bytes of one queue message: SQS's 1 MiB.
+pub const MESSAGE_BYTES_MAX: usize = 1024 * 1024;
+
+/// Bytes of every part but the last in a multipart blob: S3's 5 MiB.
+/// <https://docs.aws.amazon.com/AmazonS3/latest/userguide/qfacts.html>
+pub const BLOB_PART_BYTES_MIN: usize = 5 * 1024 * 1024;
+
+/// Parts of a multipart blob: S3's 10,000.
+pub const BLOB_PARTS_MAX: usize = 10_000;
+
+/// Bytes of the parts that the finalizer writes: 8 MiB; 10,000 of them are 78 GiB.
+pub const OUTPUT_PART_BYTES: usize = 8 * 1024 * 1024;
+
+/// Suffixes of the work index, so that no key of it is hot.
+pub const WORK_INDEX_SUFFIXES: u8 = 8;

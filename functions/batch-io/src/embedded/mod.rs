@@ -1,0 +1,1 @@
+//! The ports on one machine: SQLite for records and queues, files for blobs.

@@ -1,0 +1,36 @@
+//! Everything a handler needs from outside, in one place.
+
+use std::fmt;
+use std::sync::Arc;
+
+use batch_core::id::Entropy;
+use batch_core::time::UnixMs;
+
+use crate::port::{Blobs, Queue, Records};
+
+/// Tells the time. Handlers that run long ask again; all else gets `now` as an argument.
+pub type Clock = Arc<dyn Fn() -> UnixMs + Send + Sync>;
+
+/// Gives random bytes.
+pub type Randomness = Arc<dyn Fn() -> Entropy + Send + Sync>;
+
+/// The three ports, a clock and a source of randomness.
+#[derive(Clone)]
+pub struct Platform {
+    /// State.
+    pub records: Arc<dyn Records>,
+    /// Bytes.
+    pub blobs: Arc<dyn Blobs>,
+    /// Messages.
+    pub queue: Arc<dyn Queue>,
+    /// Time.
+    pub clock: Clock,
+    /// Randomness.
+    pub random: Randomness,
+}
+
+impl fmt::Debug for Platform {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Platform").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,155 @@
+//! The blobs port: immutable byte objects, streamed.
+
+use async_trait::async_trait;
+use batch_core::blob_key::BlobKey;
+use bytes::Bytes;
+use futures::stream::BoxStream;
+
+use crate::IoError;
+
+/// What is known of a stored blob.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BlobMeta {
+    /// Size.
+    pub bytes: u64,
+    /// Changes when the bytes do; quoted, as HTTP wants it.
+    pub etag: String,
+}
+
+/// The bytes of a read, in order.
+pub type BlobReader = BoxStream<'static, Result<Bytes, IoError>>;
+
+/// A blob, or a range of it.
+pub struct BlobRead {
+    /// Of the whole blob.
+    pub meta: BlobMeta,
+    /// The bytes asked for.
+    pub body: BlobReader,
+}
+
+impl std::fmt::Debug for BlobRead {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("BlobRead").field("meta", &self.meta).finish_non_exhaustive()
+    }
+}
+
+/// Names a multipart blob that is being written.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct MultipartId(pub String);
+
+/// Proof that a part was stored.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct PartTag {
+    /// From 1.
+    pub number: u32,
+    /// Bytes of the part.
+    pub bytes: u64,
+    /// The store's tag.
+    pub etag: String,
+}
+
+/// Immutable byte objects. A reader never sees half a blob.
+///
+/// Source: S3 `PutObject`, `GetObject`, multipart uploads with `UploadPartCopy`, `ListObjectsV2`.
+#[async_trait]
+pub trait Blobs: Send + Sync + 'static {
+    /// Stores `body` whole. Replaces what is there.
+    ///
+    /// # Errors
+    ///
+    /// [`IoError`]: `Denied` on a full disk.
+    async fn put(&self, key: &BlobKey, body: Bytes) -> Result<BlobMeta, IoError>;
+
+    /// Stores `body` unless the key exists.
+    ///
+    /// # Errors
+    ///
+    /// [`IoError`]: `Conflict` if the key exists.
+    async fn put_if_absent(&self, key: &BlobKey, body: Bytes) -> Result<BlobMeta, IoError>;
+
+    /// Stores a stream in constant memory. If the stream fails, nothing is stored.
+    ///
+    /// # Errors
+    ///
+    /// The stream's own error, or [`IoError`].
+    async fn put_stream(&self, key: &BlobKey, body: BlobReader) -> Result<BlobMeta, IoError>;
+
+    /// Reads size and tag.
+    ///
+    /// # Errors
+    ///
+    /// [`IoError`]: `NotFound`.
+    async fn head(&self, key: &BlobKey) -> Result<BlobMeta, IoError>;
+
+    /// Reads a blob from `start`, up to but without `end`, clipped to its size.
+    ///
+    /// # Errors
+    ///
+    /// [`IoError`]: `NotFound`. A later error comes in the stream.
+    async fn get(&self, key: &BlobKey, start: u64, end: Option<u64>) -> Result<BlobRead, IoError>;
+
+    /// Begins a blob of parts.
+    ///
+    /// # Errors
+    ///
+    /// [`IoError`].
+    async fn multipart_begin(&self, key: &BlobKey) -> Result<MultipartId, IoError>;
+
+    /// Stores a part (again). Every part but the last has at least 5 MiB; this is checked at the end.
+    ///
+    /// # Errors
+    ///
+    /// [`IoError`]: `NotFound` if the multipart is over.
+    async fn multipart_put(&self, key: &BlobKey, id: &MultipartId, number: u32, body: Bytes) -> Result<PartTag, IoError>;
+
+    /// Stores a range of another blob as a part, without moving it through this process where possible.
+    ///
+    /// # Errors
+    ///
+    /// [`IoError`]: `NotFound` if the source or the multipart is gone.
+    async fn multipart_copy(
+        &self,
+        key: &BlobKey,
+        id: &MultipartId,
+        number: u32,
+        source: &BlobKey,
+        start: u64,
+        end: u64,
+    ) -> Result<PartTag, IoError>;
+
+    /// Makes the blob of its parts, in the order given. Repeating a finished one is an error.
+    ///
+    /// # Errors
+    ///
+    /// [`IoError`]: `TooLarge` if a part but the last is under 5 MiB, `NotFound` if the multipart is over.
+    async fn multipart_finish(&self, key: &BlobKey, id: &MultipartId, parts: &[PartTag]) -> Result<BlobMeta, IoError>;
+
+    /// Drops the parts. No error if they are gone.
+    ///
+    /// # Errors
+    ///
+    /// [`IoError`].
+    async fn multipart_abort(&self, key: &BlobKey, id: &MultipartId) -> Result<(), IoError>;
+
+    /// Makes an address from which anyone may read the blob for a short time; none where reads go through
+    /// this process.
+    ///
+    /// # Errors
+    ///
+    /// [`IoError`].
+    async fn presigned_get(&self, key: &BlobKey, filename: &str, life_s: u32) -> Result<Option<String>, IoError>;
+
+    /// Removes a blob. No error if it is gone.
+    ///
+    /// # Errors
+    ///
+    /// [`IoError`].
+    async fn delete(&self, key: &BlobKey) -> Result<(), IoError>;
+
+    /// Removes every blob whose path starts with `prefix`, and returns how many. For the collector alone.
+    ///
+    /// # Errors
+    ///
+    /// [`IoError`].
+    async fn delete_prefix(&self, prefix: &str) -> Result<u64, IoError>;
+}
