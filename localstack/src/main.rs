@@ -1,1 +1,57 @@
-fn main() {}
+//! The `nightshift` command: the whole service on one machine, one file without it, and models.
+//!
+//! Wires the crates together and decides nothing. Exit codes: 0 done, 1 failure, 2 usage, 130 interrupted.
+
+mod cli;
+mod config;
+mod failure;
+mod logging;
+mod models;
+mod run;
+mod up;
+mod work;
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+use cli::{Cli, Command, ModelsArgs, ModelsCommand};
+
+use crate::config::Config;
+use crate::failure::usage;
+use crate::models::Shelf;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let done = match cli.command {
+        Command::Up(args) => up::up(args),
+        Command::Run(args) => run::run(args),
+        Command::Models(args) => models(&args),
+        Command::Worker(args) => work::work(args),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => failure::report(&error),
+    }
+}
+
+#[expect(clippy::print_stdout, reason = "the answer of the command")]
+fn models(args: &ModelsArgs) -> anyhow::Result<()> {
+    logging::start("warn", args.json);
+    let config = Config::load(args.config.as_deref())?;
+    let shelf = Shelf::open()?;
+    let Some(ModelsCommand::Pull { id }) = &args.command else {
+        models::list(&config.catalog, &shelf, args.json);
+        return Ok(());
+    };
+    let Some(model) = config.catalog.resolve(id) else {
+        let known: Vec<&str> = config.catalog.models().iter().map(|model| model.id.as_str()).collect();
+        return Err(usage(format!("no model '{id}' in the catalog; it has: {}", known.join(", "))));
+    };
+    let path = models::pull(model, &shelf)?;
+    if args.json {
+        println!("{}", serde_json::json!({ "id": model.id, "path": path }));
+    } else {
+        println!("{} is at {}", model.id, path.display());
+    }
+    Ok(())
+}

@@ -70,6 +70,8 @@ pub struct Model {
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Catalog {
     models: Vec<Model>,
+    /// Whatever a line names, the only model runs it.
+    answers_to_all: bool,
 }
 
 /// Why a catalog is refused.
@@ -108,7 +110,16 @@ impl Catalog {
                 return Err(InvalidCatalog::InvalidPrice(model.id.clone()));
             }
         }
-        Ok(Self { models })
+        Ok(Self { models, answers_to_all: false })
+    }
+
+    /// Makes a catalog of one model that answers to every name.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidCatalog`].
+    pub fn only(model: Model) -> Result<Self, InvalidCatalog> {
+        Ok(Self { answers_to_all: true, ..Self::new(vec![model])? })
     }
 
     /// Returns all models, in the order of the file.
@@ -120,6 +131,9 @@ impl Catalog {
     /// Finds a model by id or alias.
     #[must_use]
     pub fn resolve(&self, name: &str) -> Option<&Model> {
+        if self.answers_to_all {
+            return self.models.first();
+        }
         self.models.iter().find(|model| model.id == name || model.aliases.iter().any(|alias| alias == name))
     }
 }

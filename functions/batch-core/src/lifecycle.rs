@@ -3,9 +3,19 @@
 //! `State` is what is stored; the eight statuses of the wire are derived from it ([`State::status`]).
 //! Effects are idempotent and derivable from the state, so that losing one is only a delay.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 use crate::time::UnixMs;
+
+mod due;
+mod on;
+#[cfg(test)]
+mod tests;
+
+pub use due::{due_event, next_look};
+pub use on::{Rejected, Step, pending_effects};
 
 /// Why work on a batch is being stopped before its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -137,6 +147,8 @@ pub enum Event {
 /// What must happen after a transition. Each may be repeated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Effect {
+    /// Read the input file.
+    Validate,
     /// Release shards.
     Dispatch,
     /// Seal at this moment, unless all shards are done before.
@@ -145,4 +157,36 @@ pub enum Effect {
     Finalize,
     /// Tell the tenant.
     Notify(Terminal),
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            State::Validating => "validating",
+            State::InProgress => "in progress",
+            State::Draining(Stop::Cancelled) => "draining (cancelled)",
+            State::Draining(Stop::Expired) => "draining (expired)",
+            State::Sealed(SealedAs::Completed) => "sealed (completed)",
+            State::Sealed(SealedAs::Cancelled) => "sealed (cancelled)",
+            State::Sealed(SealedAs::Expired) => "sealed (expired)",
+            State::Ended(Terminal::Completed) => "completed",
+            State::Ended(Terminal::Failed) => "failed",
+            State::Ended(Terminal::Expired) => "expired",
+            State::Ended(Terminal::Cancelled) => "cancelled",
+        })
+    }
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Event::Published { total, shards_total } => write!(f, "published ({total} lines, {shards_total} shards)"),
+            Event::Rejected => f.write_str("rejected"),
+            Event::CancelRequested => f.write_str("cancel requested"),
+            Event::WindowClosed => f.write_str("window closed"),
+            Event::AllShardsDone => f.write_str("all shards done"),
+            Event::GraceOver => f.write_str("grace over"),
+            Event::Finalized => f.write_str("finalized"),
+        }
+    }
 }

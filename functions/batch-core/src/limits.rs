@@ -39,6 +39,9 @@ pub const SHARD_SECONDS_TARGET: u64 = 120;
 /// Shards that the time rule may make of one file: it never cuts below file bytes / 10,000.
 pub const SHARDS_BY_TIME_MAX: u64 = 10_000;
 
+/// Shards in one release: a transaction less the actions for the backlog and the batch (100 - 2 = 98).
+pub const RELEASE_SHARDS_MAX: u32 = 98;
+
 /// Losses (deaths, lapsed leases) after which a shard's unfinished lines are split.
 pub const SHARD_LOSSES_MAX: u32 = 3;
 
@@ -106,3 +109,22 @@ pub const OUTPUT_PART_BYTES: usize = 8 * 1024 * 1024;
 
 /// Suffixes of the work index, so that no key of it is hot.
 pub const WORK_INDEX_SUFFIXES: u8 = 8;
+
+/// Tries of a conditional update of the records; each failed one means that another process got on.
+pub const UPDATE_TRIES_MAX: u32 = 16;
+
+/// Entries that one look at the work index takes: the earliest, so that the rest come later.
+pub const WORK_LISTED_MAX: usize = 1_000;
+
+/// Backlogs written with the publication itself; a batch of more models writes the others before. The
+/// transaction also holds the batch, its input file and the quota: 100 - 3, rounded down.
+pub const BACKLOGS_WITH_PUBLICATION_MAX: usize = 90;
+
+/// Milliseconds in which a retried create finds its batch: 10 minutes, as long as clients wait for a reply.
+pub const CREATE_RETRY_MS: i64 = 10 * 60 * 1000;
+
+/// Milliseconds for which an idempotency key is remembered: 24 hours.
+pub const IDEMPOTENCY_MS: i64 = 24 * 60 * 60 * 1000;
+
+/// Seconds of the longest `retry-after`: clients ignore longer ones.
+pub const RETRY_AFTER_S_MAX: u32 = 60;

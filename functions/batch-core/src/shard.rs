@@ -139,7 +139,7 @@ pub struct Shard {
     pub subset: Option<Vec<u32>>,
     /// Where it stands.
     pub state: ShardState,
-    /// Raised by every claim and split: the fencing token.
+    /// Raised by every claim, hand-back, lapse and split: the fencing token.
     pub epoch: u64,
     /// Leases that ended by a death or lapse since the last split.
     pub losses: u32,

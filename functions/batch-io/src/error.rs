@@ -36,7 +36,12 @@ pub struct IoError {
 impl IoError {
     /// Makes an error without a cause.
     pub fn new(doing: &'static str, key: impl Into<String>, kind: IoKind) -> Self {
-        Self { doing, key: key.into(), kind, source: None }
+        Self {
+            doing,
+            key: key.into(),
+            kind,
+            source: None,
+        }
     }
 
     /// Adds the cause.

@@ -5,6 +5,8 @@
 //! conformance suite. Nothing here decides: conditions come from the caller.
 #![warn(missing_docs)]
 
+#[cfg(any(test, feature = "conformance"))]
+pub mod conformance;
 pub mod embedded;
 pub mod error;
 pub mod platform;
@@ -12,4 +14,4 @@ pub mod port;
 pub mod store;
 
 pub use error::{IoError, IoKind};
-pub use platform::{Clock, Platform, Randomness};
+pub use platform::{Clock, Platform, Randomness, system_clock, system_randomness};

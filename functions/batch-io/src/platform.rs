@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use batch_core::id::Entropy;
 use batch_core::time::UnixMs;
@@ -33,4 +34,29 @@ impl fmt::Debug for Platform {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Platform").finish_non_exhaustive()
     }
+}
+
+/// Returns the clock of the operating system.
+#[must_use]
+pub fn system_clock() -> Clock {
+    Arc::new(|| {
+        let since_1970 = SystemTime::now()
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap_or_default();
+        UnixMs(i64::try_from(since_1970.as_millis()).unwrap_or(i64::MAX))
+    })
+}
+
+/// Returns the randomness of the operating system.
+///
+/// # Panics
+///
+/// The randomness panics, when used, on a system that has none: no secret could be made there.
+#[must_use]
+pub fn system_randomness() -> Randomness {
+    Arc::new(|| {
+        let mut bytes = Entropy::default();
+        getrandom::fill(&mut bytes).expect("the operating system gives random bytes");
+        bytes
+    })
 }

@@ -1,1 +1,34 @@
-//! finalize.
+//! Writes a sealed batch's result files in input order, proves them complete, and ends the batch.
+//!
+//! Works under its own lease and epoch; file names carry the epoch, so that two finalizers never write one
+//! blob. A read error is retried by running again and never becomes an error line; results that contradict
+//! the input's index are left for a person. Start at [`handle`].
+#![warn(missing_docs)]
+
+mod hold;
+mod result_file;
+mod shards;
+mod stage;
+mod walk;
+
+use std::sync::Arc;
+
+use batch_core::catalog::Catalog;
+use batch_core::settings::Settings;
+use batch_io::Platform;
+use batch_io::store::Store;
+
+pub use stage::handle;
+
+/// What the stage needs from outside.
+#[derive(Debug, Clone)]
+pub struct Context {
+    /// Ports, clock and randomness.
+    pub platform: Platform,
+    /// Typed access to the records.
+    pub store: Store,
+    /// The models of the service.
+    pub catalog: Arc<Catalog>,
+    /// Limits and times.
+    pub settings: Settings,
+}

@@ -12,7 +12,7 @@ use crate::IoError;
 pub struct BlobMeta {
     /// Size.
     pub bytes: u64,
-    /// Changes when the bytes do; quoted, as HTTP wants it.
+    /// Changes when the bytes are replaced by others; quoted, as HTTP wants it.
     pub etag: String,
 }
 
@@ -29,7 +29,9 @@ pub struct BlobRead {
 
 impl std::fmt::Debug for BlobRead {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("BlobRead").field("meta", &self.meta).finish_non_exhaustive()
+        f.debug_struct("BlobRead")
+            .field("meta", &self.meta)
+            .finish_non_exhaustive()
     }
 }
 
@@ -81,7 +83,8 @@ pub trait Blobs: Send + Sync + 'static {
     /// [`IoError`]: `NotFound`.
     async fn head(&self, key: &BlobKey) -> Result<BlobMeta, IoError>;
 
-    /// Reads a blob from `start`, up to but without `end`, clipped to its size.
+    /// Reads a blob from `start`, up to but without `end`, clipped to its size. A range outside is empty. A
+    /// reader that has begun is not disturbed by a delete.
     ///
     /// # Errors
     ///
@@ -95,18 +98,26 @@ pub trait Blobs: Send + Sync + 'static {
     /// [`IoError`].
     async fn multipart_begin(&self, key: &BlobKey) -> Result<MultipartId, IoError>;
 
-    /// Stores a part (again). Every part but the last has at least 5 MiB; this is checked at the end.
+    /// Stores a part (again), number 1 to 10,000. Every part but the last has at least 5 MiB; this is
+    /// checked at the end.
     ///
     /// # Errors
     ///
-    /// [`IoError`]: `NotFound` if the multipart is over.
-    async fn multipart_put(&self, key: &BlobKey, id: &MultipartId, number: u32, body: Bytes) -> Result<PartTag, IoError>;
+    /// [`IoError`]: `NotFound` if the multipart is over, `TooLarge` for another number.
+    async fn multipart_put(
+        &self,
+        key: &BlobKey,
+        id: &MultipartId,
+        number: u32,
+        body: Bytes,
+    ) -> Result<PartTag, IoError>;
 
     /// Stores a range of another blob as a part, without moving it through this process where possible.
     ///
     /// # Errors
     ///
-    /// [`IoError`]: `NotFound` if the source or the multipart is gone.
+    /// [`IoError`]: `NotFound` if the source or the multipart is gone, `TooLarge` if the range is empty or
+    /// ends beyond the source, or for a number that is none.
     async fn multipart_copy(
         &self,
         key: &BlobKey,
@@ -117,14 +128,21 @@ pub trait Blobs: Send + Sync + 'static {
         end: u64,
     ) -> Result<PartTag, IoError>;
 
-    /// Makes the blob of its parts, in the order given. Repeating a finished one is an error.
+    /// Makes the blob of the parts given, whose numbers ascend; others are dropped. Replaces what is there.
+    /// Repeating a finished one is an error.
     ///
     /// # Errors
     ///
-    /// [`IoError`]: `TooLarge` if a part but the last is under 5 MiB, `NotFound` if the multipart is over.
-    async fn multipart_finish(&self, key: &BlobKey, id: &MultipartId, parts: &[PartTag]) -> Result<BlobMeta, IoError>;
+    /// [`IoError`]: `TooLarge` if there is no part, a part but the last is under 5 MiB, or the numbers do not
+    /// ascend; `NotFound` if the multipart is over, or a part is not stored under its tag.
+    async fn multipart_finish(
+        &self,
+        key: &BlobKey,
+        id: &MultipartId,
+        parts: &[PartTag],
+    ) -> Result<BlobMeta, IoError>;
 
-    /// Drops the parts. No error if they are gone.
+    /// Drops the parts. No error if they are gone; a finished blob stays.
     ///
     /// # Errors
     ///
@@ -137,7 +155,12 @@ pub trait Blobs: Send + Sync + 'static {
     /// # Errors
     ///
     /// [`IoError`].
-    async fn presigned_get(&self, key: &BlobKey, filename: &str, life_s: u32) -> Result<Option<String>, IoError>;
+    async fn presigned_get(
+        &self,
+        key: &BlobKey,
+        filename: &str,
+        life_s: u32,
+    ) -> Result<Option<String>, IoError>;
 
     /// Removes a blob. No error if it is gone.
     ///
@@ -150,6 +173,6 @@ pub trait Blobs: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// [`IoError`].
+    /// [`IoError`]: `TooLarge` for an empty prefix, which would remove everything.
     async fn delete_prefix(&self, prefix: &str) -> Result<u64, IoError>;
 }

@@ -27,19 +27,25 @@ pub struct Message {
 /// Source: SQS standard queues.
 #[async_trait]
 pub trait Queue: Send + Sync + 'static {
-    /// Sends messages (each at most 1 MiB), visible after `delay` (at most 15 min).
+    /// Sends messages (each 1 byte to 1 MiB), visible after `delay` (at most 15 min). Any number of them,
+    /// none included.
     ///
     /// # Errors
     ///
     /// [`IoError`]: `TooLarge`. Some may have been sent.
-    async fn send(&self, queue: &QueueName, bodies: Vec<String>, delay: Duration) -> Result<(), IoError>;
+    async fn send(
+        &self,
+        queue: &QueueName,
+        bodies: Vec<String>,
+        delay: Duration,
+    ) -> Result<(), IoError>;
 
-    /// Waits up to `wait` (at most 20 s) for up to `limit` messages (at most 10), each invisible for
-    /// `visibility` (at most 12 h).
+    /// Waits up to `wait` (at most 20 s) for up to `limit` messages (1 to 10), each invisible for
+    /// `visibility` (at most 12 h). Returns as soon as there is one.
     ///
     /// # Errors
     ///
-    /// [`IoError`].
+    /// [`IoError`]: `TooLarge` for a value outside.
     async fn receive(
         &self,
         queue: &QueueName,
@@ -48,21 +54,27 @@ pub trait Queue: Send + Sync + 'static {
         wait: Duration,
     ) -> Result<Vec<Message>, IoError>;
 
-    /// Makes a received message visible again after `visibility` from now. No error if the receipt is stale.
+    /// Makes a received message visible again after `visibility` (at most 12 h) from now. No error, and no
+    /// effect, if the receipt is stale or its timeout over.
     ///
     /// # Errors
     ///
-    /// [`IoError`].
-    async fn extend(&self, queue: &QueueName, receipt: &Receipt, visibility: Duration) -> Result<(), IoError>;
+    /// [`IoError`]: `TooLarge` for a value outside.
+    async fn extend(
+        &self,
+        queue: &QueueName,
+        receipt: &Receipt,
+        visibility: Duration,
+    ) -> Result<(), IoError>;
 
-    /// Removes a message. No error if it is gone or the receipt is stale.
+    /// Removes a message. No error if it is gone; a stale receipt may leave it.
     ///
     /// # Errors
     ///
     /// [`IoError`].
     async fn delete(&self, queue: &QueueName, receipt: &Receipt) -> Result<(), IoError>;
 
-    /// Returns how many messages are visible or delayed, roughly.
+    /// Returns how many messages are visible or delayed, roughly; not those in flight.
     ///
     /// # Errors
     ///

@@ -71,13 +71,14 @@ pub enum Condition {
     OneOf(String, Vec<Attr>),
     /// The attribute is a number below this, or does not exist.
     BelowOrAbsent(String, i64),
-    /// Attribute by attribute, the sum of the named number and this stays at or below the limit.
+    /// The attribute exists and is a number at or below this. A sum stays below a limit by asking this of
+    /// the limit less what is added.
     AtMost(String, i64),
-    /// All of these.
+    /// All of these; holds if there are none.
     All(Vec<Condition>),
 }
 
-/// Changes to single attributes of one item.
+/// Changes to single attributes of one item, each named once.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Update {
     /// Attributes to set.
@@ -93,13 +94,13 @@ pub struct Update {
 /// What an action does to its item.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ActionKind {
-    /// Replaces the item.
+    /// Replaces the item, its index entry included.
     Put(Item),
     /// Changes attributes; makes the item if it is absent and the condition allows.
     Update(Update),
-    /// Removes the item.
+    /// Removes the item. An absent one is fine if the condition allows.
     Delete,
-    /// Only checks the condition.
+    /// Only checks the condition, which must be there.
     Check,
 }
 
@@ -156,11 +157,11 @@ pub trait Records: Send + Sync + 'static {
     async fn get(&self, key: &RecordKey) -> Result<Option<Item>, IoError>;
 
     /// Reads items of a partition whose sort key starts with `prefix`, strongly, beyond `after`, at most
-    /// `limit` and at most 1 MB.
+    /// `limit` (from 1) and at most 1 MB. `after` need not exist, nor start with `prefix`.
     ///
     /// # Errors
     ///
-    /// [`IoError`] of any kind but `NotFound`.
+    /// [`IoError`] of any kind but `NotFound`; `TooLarge` for a limit of 0.
     async fn query(
         &self,
         partition: &str,
@@ -175,13 +176,21 @@ pub trait Records: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// [`IoError`] of any kind but `NotFound`.
-    async fn due(&self, kind: WorkKind, until: UnixMs, limit: usize) -> Result<Vec<(RecordKey, Due)>, IoError>;
+    /// [`IoError`] of any kind but `NotFound`; `TooLarge` for a limit of 0.
+    async fn due(
+        &self,
+        kind: WorkKind,
+        until: UnixMs,
+        limit: usize,
+    ) -> Result<Vec<(RecordKey, Due)>, IoError>;
 
-    /// Runs all actions, or none. At most 100 actions, one an item, 4 MB.
+    /// Runs all actions, or none. At least 1 and at most 100 actions, one an item, 4 MB; items at most
+    /// 400 KB. A transaction whose future is dropped may still happen.
     ///
     /// # Errors
     ///
-    /// [`TransactError::Conflict`] if a condition did not hold; [`TransactError::Io`] otherwise.
+    /// [`TransactError::Conflict`] with the positions of all actions whose condition did not hold, in order;
+    /// [`TransactError::Io`] otherwise, `TooLarge` for everything in
+    /// [`RecordLimit`](super::record_rules::RecordLimit).
     async fn transact(&self, actions: Vec<Action>) -> Result<(), TransactError>;
 }

@@ -11,7 +11,16 @@
 //!   arguments are bucket shapes and model constants, so that a captured graph stays valid.
 //! - Row `i` of a result depends on row `i` and on the KV of its own sequence, on nothing else in the step.
 
+mod activation;
+pub mod conformance;
+pub mod cpu;
+pub mod deferred;
+mod exp;
 mod ops;
+mod rope;
+mod sampling;
+pub mod scalar;
+mod state;
 mod step;
 
 pub use ops::*;
@@ -75,7 +84,11 @@ pub trait Backend {
     ///
     /// [`BackendError::OutOfMemory`], [`BackendError::Unsupported`], or [`BackendError::Weight`] if the
     /// source cannot be read.
-    fn weight(&mut self, desc: &WeightDesc, source: &dyn WeightSource) -> Result<Weight, BackendError>;
+    fn weight(
+        &mut self,
+        desc: &WeightDesc,
+        source: &dyn WeightSource,
+    ) -> Result<Weight, BackendError>;
 
     /// Stores the cosine and sine table of one rotary embedding.
     ///

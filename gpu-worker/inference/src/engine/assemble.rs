@@ -47,7 +47,9 @@ fn push_run(run: &Run, page_tokens: usize, inputs: &mut StepInputs, table: &mut 
         });
         inputs.positions.push(index(position));
         let page = run.pages[position / page_tokens];
-        table.write_slots.push(page * index(page_tokens) + index(position % page_tokens));
+        table
+            .write_slots
+            .push(page * index(page_tokens) + index(position % page_tokens));
     }
     table.pages.extend_from_slice(&run.pages);
     table.starts.push(index(table.pages.len()));
@@ -76,7 +78,11 @@ fn share_groups(plan: &Plan, page_tokens: usize) -> Vec<ShareGroup> {
             continue;
         }
         let model = &members[0].1.pages;
-        let pages = members.iter().map(|(_, run)| common_prefix(model, &run.pages)).min().unwrap_or(0);
+        let pages = members
+            .iter()
+            .map(|(_, run)| common_prefix(model, &run.pages))
+            .min()
+            .unwrap_or(0);
         if pages * page_tokens >= SHARE_TOKENS_MIN {
             groups.push(ShareGroup {
                 pages: index(pages),
@@ -88,7 +94,10 @@ fn share_groups(plan: &Plan, page_tokens: usize) -> Vec<ShareGroup> {
 }
 
 fn common_prefix(left: &[u32], right: &[u32]) -> usize {
-    left.iter().zip(right).take_while(|(left, right)| left == right).count()
+    left.iter()
+        .zip(right)
+        .take_while(|(left, right)| left == right)
+        .count()
 }
 
 fn index(count: usize) -> u32 {
@@ -140,7 +149,15 @@ mod tests {
             inputs.resets,
             inputs.bucket
         );
-        expect![[r#""#]].assert_eq(&shown);
+        expect![[r#"
+            tokens [80000001, 28, 29]
+            positions [5, 0, 1]
+            [StepSequence { slot: 1, q_start: 0, q_len: 1, kv_len: 6 }, StepSequence { slot: 2, q_start: 1, q_len: 2, kv_len: 2 }]
+            [PageTable { pages: [7, 3, 2], starts: [0, 2, 3], write_slots: [13, 8, 9] }]
+            logit rows [0]
+            [SlotReset { slot: 2, prompt: [40, 41, 42], output: [] }]
+            Bucket { rows: 3, sequences: 2, logit_rows: 1 }
+        "#]].assert_eq(&shown);
     }
 
     #[test]

@@ -4,9 +4,9 @@
 //! travel in the step's inputs.
 
 use crate::backend::{
-    Activation, Attend, Backend, BackendError, Bucket, Buf, Embed, Epilogue, GraphKey, HeadLayout, KvFrom,
-    KvGroup, KvLayout, KvSpec, KvType, Linear, Mask, Norm, NormKind, Recipe, Role, RopeStore, RopeTable, Rows,
-    Shard, Weight, WeightDesc, WeightUse,
+    Activation, Attend, Backend, BackendError, Bucket, Buf, Embed, Epilogue, GraphKey, HeadLayout,
+    KvFrom, KvGroup, KvLayout, KvSpec, KvType, Linear, Mask, Norm, NormKind, Recipe, Role,
+    RopeStore, RopeTable, Rows, Shard, Weight, WeightDesc, WeightUse,
 };
 use crate::model::{ModelConfig, WeightName, Weights};
 
@@ -101,16 +101,30 @@ impl Decoder {
             weights,
             recipe,
         };
-        let embedding_use =
-            if config.tied_embeddings { WeightUse::TiedEmbedding } else { WeightUse::Embedding };
-        let embedding =
-            loader.matrix(WeightName::Embedding, embedding_use, config.vocab_size, config.hidden_size)?;
-        let layers = (0..config.layers).map(|index| loader.layer(index)).collect::<Result<Vec<_>, _>>()?;
+        let embedding_use = if config.tied_embeddings {
+            WeightUse::TiedEmbedding
+        } else {
+            WeightUse::Embedding
+        };
+        let embedding = loader.matrix(
+            WeightName::Embedding,
+            embedding_use,
+            config.vocab_size,
+            config.hidden_size,
+        )?;
+        let layers = (0..config.layers)
+            .map(|index| loader.layer(index))
+            .collect::<Result<Vec<_>, _>>()?;
         let final_norm = loader.vector(WeightName::FinalNorm, config.hidden_size)?;
         let output = if config.tied_embeddings {
             embedding
         } else {
-            loader.matrix(WeightName::Output, WeightUse::Linear, config.vocab_size, config.hidden_size)?
+            loader.matrix(
+                WeightName::Output,
+                WeightUse::Linear,
+                config.vocab_size,
+                config.hidden_size,
+            )?
         };
         let rope = backend.rope_table(&config.rope)?;
         let buffers = Buffers::allocate(backend, config, plan, &layers, output)?;
@@ -211,8 +225,22 @@ impl Decoder {
         let buffers = &self.buffers;
         self.norm(backend, layer.mlp_norm, buffers.mlp_input);
         let gated = Epilogue::Gated(Activation::Silu);
-        linear(backend, buffers.mlp_input, layer.gate_up, buffers.gated, gated, Rows::All);
-        linear(backend, buffers.gated, layer.down, buffers.residual, Epilogue::Residual, Rows::All);
+        linear(
+            backend,
+            buffers.mlp_input,
+            layer.gate_up,
+            buffers.gated,
+            gated,
+            Rows::All,
+        );
+        linear(
+            backend,
+            buffers.gated,
+            layer.down,
+            buffers.residual,
+            Epilogue::Residual,
+            Rows::All,
+        );
     }
 
     fn norm<B: Backend>(&self, backend: &mut B, weight: Weight, out: Buf) {
@@ -229,7 +257,14 @@ impl Decoder {
     }
 }
 
-fn linear<B: Backend>(backend: &mut B, x: Buf, weight: Weight, out: Buf, epilogue: Epilogue, rows: Rows) {
+fn linear<B: Backend>(
+    backend: &mut B,
+    x: Buf,
+    weight: Weight,
+    out: Buf,
+    epilogue: Epilogue,
+    rows: Rows,
+) {
     backend.linear(&Linear {
         x,
         weight,
@@ -300,10 +335,13 @@ impl<B: Backend> Loader<'_, B> {
         k: usize,
     ) -> Result<Weight, BackendError> {
         let shown = format!("{name:?}");
-        let source = self.weights.source(name).map_err(|source| BackendError::Weight {
-            name: shown.clone(),
-            source,
-        })?;
+        let source = self
+            .weights
+            .source(name)
+            .map_err(|source| BackendError::Weight {
+                name: shown.clone(),
+                source,
+            })?;
         let desc = WeightDesc {
             name: shown,
             n,

@@ -148,7 +148,11 @@ impl KvCache {
                 PageState::Ready => hit.nodes.push(node),
             }
         }
-        hit.idle = hit.nodes.iter().filter(|node| self.tree.is_idle(**node)).count();
+        hit.idle = hit
+            .nodes
+            .iter()
+            .filter(|node| self.tree.is_idle(**node))
+            .count();
         Lookup::Found(hit)
     }
 
@@ -180,8 +184,13 @@ impl KvCache {
             if self.tree.child(salt, parent, &page).is_some() {
                 break;
             }
-            let node =
-                self.tree.insert(salt, parent, page.into(), table.pages[index], PageState::Computing);
+            let node = self.tree.insert(
+                salt,
+                parent,
+                page.into(),
+                table.pages[index],
+                PageState::Computing,
+            );
             self.private -= 1;
             table.nodes.push(node);
         }
@@ -192,7 +201,9 @@ impl KvCache {
     /// no more.
     pub(crate) fn grow(&mut self, table: &mut Table, tokens: usize) -> bool {
         while table.pages.len() < self.pages_for(tokens) {
-            let Some(page) = self.take_page() else { return false };
+            let Some(page) = self.take_page() else {
+                return false;
+            };
             table.pages.push(page);
         }
         true
@@ -202,7 +213,10 @@ impl KvCache {
     ///
     /// A page whose tokens another sequence has computed before is exchanged for that one, and freed.
     pub(crate) fn share(&mut self, table: &mut Table, tokens: Tokens<'_>, computed: usize) {
-        assert!(computed <= tokens.len(), "a page is shared before its tokens are accepted");
+        assert!(
+            computed <= tokens.len(),
+            "a page is shared before its tokens are accepted"
+        );
         let full = computed / self.page_tokens;
         while table.ready < table.nodes.len().min(full) {
             self.tree.mark_ready(table.nodes[table.ready]);
@@ -215,7 +229,8 @@ impl KvCache {
             let node = match self.tree.child(table.salt, parent, &page) {
                 None => {
                     let own = table.pages[index];
-                    self.tree.insert(table.salt, parent, page.into(), own, PageState::Ready)
+                    self.tree
+                        .insert(table.salt, parent, page.into(), own, PageState::Ready)
                 }
                 Some(node) if self.tree.state(node) == PageState::Ready => {
                     self.tree.hold(node, table.salt);
@@ -254,7 +269,11 @@ impl KvCache {
     ///
     /// If the balance is broken.
     pub(crate) fn assert_balanced(&self) {
-        let (free, used, cached) = (self.pool.free(), self.private + self.tree.held(), self.tree.idle());
+        let (free, used, cached) = (
+            self.pool.free(),
+            self.private + self.tree.held(),
+            self.tree.idle(),
+        );
         assert_eq!(
             free + used + cached,
             self.pool.total(),

@@ -4,6 +4,7 @@
 
 mod assemble;
 mod decoder;
+mod generating;
 mod kv;
 mod order;
 mod pages;
@@ -105,7 +106,9 @@ pub struct Generation {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RequestFailure {
     /// Prompt and output do not fit the model's context.
-    #[error("this model's maximum context length is {context_tokens} tokens, the request has {prompt_tokens} prompt tokens")]
+    #[error(
+        "this model's maximum context length is {context_tokens} tokens, the request has {prompt_tokens} prompt tokens"
+    )]
     ContextTooLong {
         /// Tokens of the prompt.
         prompt_tokens: u32,
@@ -113,7 +116,9 @@ pub enum RequestFailure {
         context_tokens: u32,
     },
     /// The KV pool cannot hold it even alone.
-    #[error("the KV cache holds {pool_tokens} tokens, the request needs {needed_tokens}; start the worker with a larger --kv-tokens")]
+    #[error(
+        "the KV cache holds {pool_tokens} tokens, the request needs {needed_tokens}; start the worker with a larger --kv-tokens"
+    )]
     PoolTooSmall {
         /// Tokens that the pool holds.
         pool_tokens: u32,

@@ -88,7 +88,9 @@ mod tests {
         let mut ranks: Vec<(Rank, usize)> = prompts
             .iter()
             .enumerate()
-            .map(|(index, (salt, prompt))| (Rank::new(index as u64, *salt, Arc::from(*prompt)), index))
+            .map(|(index, (salt, prompt))| {
+                (Rank::new(index as u64, *salt, Arc::from(*prompt)), index)
+            })
             .collect();
         ranks.sort();
         ranks.into_iter().map(|(_, index)| index).collect()
@@ -96,7 +98,10 @@ mod tests {
 
     #[test]
     fn common_prefixes_are_adjacent_within_a_round() {
-        assert_eq!(order(&[(0, &[1, 2, 3]), (0, &[9]), (0, &[1, 2, 4]), (1, &[1, 2, 3])]), [0, 2, 1, 3]);
+        assert_eq!(
+            order(&[(0, &[1, 2, 3]), (0, &[9]), (0, &[1, 2, 4]), (1, &[1, 2, 3])]),
+            [0, 2, 1, 3]
+        );
     }
 
     #[test]

@@ -27,7 +27,7 @@ pub(crate) struct Restore {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Run {
     pub(crate) id: RequestId,
-    /// Which stay in the batch this is: results of an earlier stay say nothing about the pages of this one.
+    /// Which stay in the batch this is; the next one has other pages.
     pub(crate) stay: u64,
     pub(crate) slot: u32,
     /// Position of the first row.
@@ -78,11 +78,6 @@ impl Plan {
     pub(crate) fn runs(&self) -> impl Iterator<Item = &Run> {
         let sampled = self.sampled.iter().map(|sampled| &sampled.run);
         sampled.chain(self.partial.iter().map(|partial| &partial.run))
-    }
-
-    /// Returns the number of rows.
-    pub(crate) fn rows(&self) -> usize {
-        self.runs().map(|run| run.tokens.len()).sum()
     }
 }
 

@@ -52,7 +52,12 @@ pub(crate) struct RadixTree {
 
 impl RadixTree {
     /// Returns the node below `parent` (below the salt's root if none) for one page of tokens.
-    pub(crate) fn child(&self, salt: u64, parent: Option<NodeId>, tokens: &[u32]) -> Option<NodeId> {
+    pub(crate) fn child(
+        &self,
+        salt: u64,
+        parent: Option<NodeId>,
+        tokens: &[u32],
+    ) -> Option<NodeId> {
         let children = match parent {
             Some(parent) => &self.node(parent).children,
             None => self.roots.get(&salt)?,
@@ -119,11 +124,18 @@ impl RadixTree {
     pub(crate) fn hold(&mut self, id: NodeId, salt: u64) {
         let node = self.node_mut(id);
         assert_eq!(node.salt, salt, "a page is shared across salts");
-        assert_eq!(node.state, PageState::Ready, "a page is shared before it is computed");
+        assert_eq!(
+            node.state,
+            PageState::Ready,
+            "a page is shared before it is computed"
+        );
         node.holders += 1;
         if node.holders == 1 {
             let key = (node.idle_since, Reverse(node.depth), id);
-            assert!(self.idle.remove(&key), "an idle node is not in the order of eviction");
+            assert!(
+                self.idle.remove(&key),
+                "an idle node is not in the order of eviction"
+            );
             self.held += 1;
         }
     }
@@ -144,7 +156,10 @@ impl RadixTree {
     pub(crate) fn release(&mut self, id: NodeId) -> Option<PageId> {
         let clock = self.clock;
         let node = self.node_mut(id);
-        assert!(node.holders > 0, "a node is released more often than it was held");
+        assert!(
+            node.holders > 0,
+            "a node is released more often than it was held"
+        );
         node.holders -= 1;
         if node.holders > 0 {
             return None;
@@ -178,11 +193,15 @@ impl RadixTree {
     }
 
     fn node(&self, id: NodeId) -> &Node {
-        self.nodes[id.0 as usize].as_ref().expect("a node is used after its removal")
+        self.nodes[id.0 as usize]
+            .as_ref()
+            .expect("a node is used after its removal")
     }
 
     fn node_mut(&mut self, id: NodeId) -> &mut Node {
-        self.nodes[id.0 as usize].as_mut().expect("a node is used after its removal")
+        self.nodes[id.0 as usize]
+            .as_mut()
+            .expect("a node is used after its removal")
     }
 
     fn siblings(&mut self, salt: u64, parent: Option<NodeId>) -> &mut Children {
@@ -197,14 +216,20 @@ impl RadixTree {
             self.nodes[id.0 as usize] = Some(node);
             return id;
         }
-        let id = NodeId(u32::try_from(self.nodes.len()).expect("there are no more nodes than pages"));
+        let id =
+            NodeId(u32::try_from(self.nodes.len()).expect("there are no more nodes than pages"));
         self.nodes.push(Some(node));
         id
     }
 
     fn remove(&mut self, id: NodeId) -> PageId {
-        let node = self.nodes[id.0 as usize].take().expect("a node is removed twice");
-        assert!(node.children.is_empty(), "a node is removed before its children");
+        let node = self.nodes[id.0 as usize]
+            .take()
+            .expect("a node is removed twice");
+        assert!(
+            node.children.is_empty(),
+            "a node is removed before its children"
+        );
         let siblings = self.siblings(node.salt, node.parent);
         siblings.remove(&node.tokens);
         if node.parent.is_none() && siblings.is_empty() {

@@ -3,15 +3,17 @@
 //! Owns the waiting and the running sequences and the KV pages. Knows no tensors, no text and no clock.
 //! [`Scheduler::plan`] decides and marks what it planned as under way; [`Scheduler::apply`] takes in what
 //! came of it. Up to two plans may be under way: a row whose token is not here yet is planned as
-//! [`RowToken::Last`].
+//! [`RowToken::Last`]. Who starts when is decided in [`starts`].
+
+mod starts;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use super::kv::{Hit, KvCache, Lookup, Tokens};
+use super::kv::{KvCache, Tokens};
 use super::order::{OutputEstimate, Rank};
 use super::plan::{EndReason, Ended, Plan, RowToken, Run, SampledRun, Verdict};
-use super::sequence::{Running, Sequence, Stage};
+use super::sequence::{Sequence, Stage};
 use super::{RequestFailure, RequestId};
 
 /// The bounds that the scheduler keeps.
@@ -107,14 +109,19 @@ impl Scheduler {
     /// If the prompt is empty, or the id was used before and is still here.
     pub(crate) fn submit(&mut self, arrival: Arrival) -> Result<(), RequestFailure> {
         let prompt_tokens = arrival.prompt.len();
-        assert!(prompt_tokens > 0, "a prompt without tokens reached the scheduler");
+        assert!(
+            prompt_tokens > 0,
+            "a prompt without tokens reached the scheduler"
+        );
         if prompt_tokens >= self.limits.context_tokens {
             return Err(RequestFailure::ContextTooLong {
                 prompt_tokens: saturate(prompt_tokens),
                 context_tokens: saturate(self.limits.context_tokens),
             });
         }
-        let limit = arrival.max_tokens.clamp(1, self.limits.context_tokens - prompt_tokens);
+        let limit = arrival
+            .max_tokens
+            .clamp(1, self.limits.context_tokens - prompt_tokens);
         // The last token of the output is never stored.
         let needed = prompt_tokens + limit - 1;
         if self.kv.pages_for(needed) > self.kv.total() {
@@ -123,7 +130,11 @@ impl Scheduler {
                 needed_tokens: saturate(needed),
             });
         }
-        let rank = Rank::new(self.counters.submitted, arrival.salt, Arc::clone(&arrival.prompt));
+        let rank = Rank::new(
+            self.counters.submitted,
+            arrival.salt,
+            Arc::clone(&arrival.prompt),
+        );
         self.counters.submitted += 1;
         self.waiting.insert(rank.clone(), arrival.id);
         let sequence = Sequence {
@@ -136,7 +147,11 @@ impl Scheduler {
             stage: Stage::Waiting(rank),
         };
         let earlier = self.sequences.insert(arrival.id, sequence);
-        assert!(earlier.is_none(), "request id {} is used twice", arrival.id.0);
+        assert!(
+            earlier.is_none(),
+            "request id {} is used twice",
+            arrival.id.0
+        );
         Ok(())
     }
 
@@ -167,7 +182,11 @@ impl Scheduler {
     ///
     /// If verdicts are missing, or an invariant of the accounting is broken.
     pub(crate) fn apply(&mut self, plan: &Plan, verdicts: &[Verdict]) -> Vec<Ended> {
-        assert_eq!(plan.sampled.len(), verdicts.len(), "a plan is applied with the results of another");
+        assert_eq!(
+            plan.sampled.len(),
+            verdicts.len(),
+            "a plan is applied with the results of another"
+        );
         let mut ended = Vec::new();
         for partial in &plan.partial {
             self.share_computed(&partial.run);
@@ -175,7 +194,9 @@ impl Scheduler {
         for (sampled, verdict) in plan.sampled.iter().zip(verdicts) {
             self.share_computed(&sampled.run);
             if let Some(reason) = self.accept(sampled, *verdict) {
-                let sequence = self.remove(sampled.run.id).expect("a sequence that just got a token is here");
+                let sequence = self
+                    .remove(sampled.run.id)
+                    .expect("a sequence that just got a token is here");
                 self.estimate.learn(sequence.output.len());
                 ended.push(Ended {
                     id: sampled.run.id,
@@ -186,11 +207,6 @@ impl Scheduler {
         }
         self.assert_consistent();
         ended
-    }
-
-    /// Returns whether the sequence is here, so that rows of it count.
-    pub(crate) fn is_live(&self, id: RequestId) -> bool {
-        self.sequences.contains_key(&id)
     }
 
     /// Returns the numbers of waiting and running sequences.
@@ -212,7 +228,9 @@ impl Scheduler {
         let by_age: Vec<RequestId> = self.running.values().copied().collect();
         for id in by_age {
             let sequence = self.sequences.get(&id).expect("a running sequence is here");
-            let Stage::Running(running) = &sequence.stage else { continue };
+            let Stage::Running(running) = &sequence.stage else {
+                continue;
+            };
             if running.planned < running.prefill || sequence.is_exhausted() {
                 continue;
             }
@@ -220,7 +238,10 @@ impl Scheduler {
             if !self.make_room(id, position + 1) {
                 continue;
             }
-            let sequence = self.sequences.get_mut(&id).expect("a running sequence is here");
+            let sequence = self
+                .sequences
+                .get_mut(&id)
+                .expect("a running sequence is here");
             let token = sequence.output.get(position - sequence.prompt.len());
             let tokens = vec![token.map_or(RowToken::Last, |token| RowToken::Known(*token))];
             plan.sampled.push(sequence.plan_sampled(id, tokens));
@@ -231,12 +252,21 @@ impl Scheduler {
     /// Returns false if the sequence itself had to give way.
     fn make_room(&mut self, id: RequestId, tokens: usize) -> bool {
         loop {
-            let sequence = self.sequences.get_mut(&id).expect("a running sequence is here");
-            let Stage::Running(running) = &mut sequence.stage else { return false };
+            let sequence = self
+                .sequences
+                .get_mut(&id)
+                .expect("a running sequence is here");
+            let Stage::Running(running) = &mut sequence.stage else {
+                return false;
+            };
             if self.kv.grow(&mut running.table, tokens) {
                 return true;
             }
-            let newest = *self.running.last_key_value().expect("the sequence itself is running").1;
+            let newest = *self
+                .running
+                .last_key_value()
+                .expect("the sequence itself is running")
+                .1;
             assert!(
                 self.running.len() > 1,
                 "a sequence that was checked to fit the pool alone does not"
@@ -246,7 +276,10 @@ impl Scheduler {
     }
 
     fn preempt(&mut self, id: RequestId) {
-        let sequence = self.sequences.get_mut(&id).expect("a running sequence is here");
+        let sequence = self
+            .sequences
+            .get_mut(&id)
+            .expect("a running sequence is here");
         let Stage::Running(running) = &sequence.stage else {
             unreachable!("a sequence in the running set runs")
         };
@@ -261,105 +294,30 @@ impl Scheduler {
 
     fn plan_prefills(&mut self, plan: &mut Plan, budget: &mut usize) {
         for id in self.running.values() {
-            let sequence = self.sequences.get_mut(id).expect("a running sequence is here");
+            let sequence = self
+                .sequences
+                .get_mut(id)
+                .expect("a running sequence is here");
             sequence.plan_chunk(*id, budget, plan);
         }
     }
 
-    /// Starts waiting sequences in their order while there is room. One that waits for a page which another
-    /// computes lets those behind it pass; one that waits for memory does not.
-    fn plan_starts(&mut self, plan: &mut Plan, budget: &mut usize) {
-        let first: Vec<RequestId> = self.waiting.values().take(2 * self.limits.sequences).copied().collect();
-        for id in first {
-            if *budget == 0 || self.slots.is_empty() {
-                return;
-            }
-            let sequence = self.sequences.get(&id).expect("a waiting sequence is here");
-            assert_eq!(sequence.pending, 0, "a sequence starts again before its last token is known");
-            match self.kv.lookup(sequence.salt, sequence.tokens()) {
-                Lookup::Computing => {}
-                Lookup::Found(hit) if self.has_room_for(sequence, &hit) => {
-                    self.start(id, hit);
-                    let sequence = self.sequences.get_mut(&id).expect("a waiting sequence is here");
-                    sequence.plan_chunk(id, budget, plan);
-                }
-                Lookup::Found(_) => return,
-            }
-        }
-    }
-
-    /// Whether the pages of a sequence are there now, and all that run are expected to find theirs later.
-    fn has_room_for(&self, sequence: &Sequence, hit: &Hit) -> bool {
-        let now = self.kv.pages_for(sequence.tokens().len()) - hit.pages();
-        let available = self.kv.available_beside(hit);
-        if self.running.is_empty() {
-            return now <= available;
-        }
-        let later = self.pages_expected(sequence) - hit.pages();
-        let others: usize = self
-            .running
-            .values()
-            .map(|id| {
-                let other = self.sequences.get(id).expect("a running sequence is here");
-                match &other.stage {
-                    Stage::Running(running) => self.pages_expected(other).saturating_sub(running.table.len()),
-                    Stage::Waiting(_) => 0,
-                }
-            })
-            .sum();
-        later.max(now) + others <= available
-    }
-
-    fn pages_expected(&self, sequence: &Sequence) -> usize {
-        let so_far = sequence.output.len() + sequence.pending;
-        let output = self.estimate.expect(so_far, sequence.limit, self.kv.page_tokens());
-        self.kv.pages_for(sequence.prompt.len() + output - 1)
-    }
-
-    fn start(&mut self, id: RequestId, hit: Hit) {
-        let sequence = self.sequences.get_mut(&id).expect("a waiting sequence is here");
-        let Stage::Waiting(rank) = &sequence.stage else {
-            unreachable!("a sequence in the waiting set waits")
-        };
-        let age = match rank {
-            Rank::Preempted { age } => *age,
-            Rank::New { .. } => {
-                self.ages += 1;
-                self.ages
-            }
-        };
-        self.waiting.remove(rank);
-        self.running.insert(age, id);
-        self.stays += 1;
-        let cached = hit.pages() * self.kv.page_tokens();
-        if sequence.cached.is_none() {
-            sequence.cached = Some(cached);
-            self.counters.cached_tokens += cached as u64;
-        }
-        let table = self.kv.open(sequence.salt, sequence.tokens(), hit);
-        sequence.stage = Stage::Running(Running {
-            age,
-            stay: self.stays,
-            slot: self.slots.pop().expect("a start is planned only with a free slot"),
-            table,
-            planned: cached,
-            prefill: sequence.tokens().len(),
-            fresh: true,
-        });
-    }
-
     /// Shares the pages that a run has filled, if the sequence is still in the same stay.
     fn share_computed(&mut self, run: &Run) {
-        let Some(sequence) = self.sequences.get_mut(&run.id) else { return };
-        self.counters.prompt_tokens +=
-            sequence.prompt.len().min(run.end()).saturating_sub(run.start) as u64;
+        let Some(sequence) = self.sequences.get_mut(&run.id) else {
+            return;
+        };
+        self.counters.prompt_tokens += sequence
+            .prompt
+            .len()
+            .min(run.end())
+            .saturating_sub(run.start) as u64;
         let tokens = Tokens {
             prompt: &sequence.prompt,
             output: &sequence.output,
         };
-        if let Stage::Running(running) = &mut sequence.stage
-            && running.stay == run.stay
-        {
+        if let Stage::Running(running) = &mut sequence.stage {
+            assert_eq!(running.stay, run.stay, "a sequence ran again before its step was applied");
             self.kv.share(&mut running.table, tokens, run.end());
         }
     }
@@ -418,7 +376,11 @@ impl Scheduler {
         let (waiting, running) = self.queues();
         let here = self.sequences.len();
         assert_eq!(waiting + running, here, "a sequence neither waits nor runs");
-        assert_eq!(self.slots.len() + running, self.limits.sequences, "a slot is lost or doubled");
+        assert_eq!(
+            self.slots.len() + running,
+            self.limits.sequences,
+            "a slot is lost or doubled"
+        );
         assert_eq!(
             here as u64 + self.counters.left,
             self.counters.submitted,

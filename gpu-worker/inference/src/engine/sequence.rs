@@ -58,14 +58,22 @@ impl Sequence {
 
     /// Plans its next chunk, if it is still prefilling, within `budget` rows.
     pub(super) fn plan_chunk(&mut self, id: RequestId, budget: &mut usize, plan: &mut Plan) {
-        let Stage::Running(running) = &self.stage else { return };
-        let (start, end) = (running.planned, running.prefill.min(running.planned + *budget));
-        if start == end {
+        let Stage::Running(running) = &self.stage else {
+            return;
+        };
+        let start = running.planned;
+        if *budget == 0 || start >= running.prefill {
             return;
         }
+        let end = running.prefill.min(start + *budget);
         *budget -= end - start;
         let is_last = end == running.prefill;
-        let tokens = self.tokens().range(start, end).iter().map(|token| RowToken::Known(*token)).collect();
+        let tokens = self
+            .tokens()
+            .range(start, end)
+            .iter()
+            .map(|token| RowToken::Known(*token))
+            .collect();
         if is_last {
             plan.sampled.push(self.plan_sampled(id, tokens));
         } else {

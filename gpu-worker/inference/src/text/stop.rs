@@ -4,18 +4,32 @@
 //! which tokens are accepted, and never reads a byte twice: the search is Knuth-Morris-Pratt, one state a
 //! stop string.
 
-use std::borrow::Cow;
+use super::Tokenizer;
 
 /// What the engine must know of a tokenizer: the text side of token ids.
 pub trait TokenText: Send + Sync {
     /// Returns the bytes that `id` adds to the text; they may be a part of a UTF-8 character.
-    fn token_bytes(&self, id: u32) -> Cow<'_, [u8]>;
+    fn token_bytes(&self, id: u32) -> &[u8];
 
     /// Returns the text of `ids` decoded at once, special tokens skipped, invalid UTF-8 replaced.
     fn decode(&self, ids: &[u32]) -> String;
 
     /// Returns whether `id` is a special token, which never contributes text.
     fn is_special(&self, id: u32) -> bool;
+}
+
+impl TokenText for Tokenizer {
+    fn token_bytes(&self, id: u32) -> &[u8] {
+        self.token_bytes(id)
+    }
+
+    fn decode(&self, ids: &[u32]) -> String {
+        self.decode(ids)
+    }
+
+    fn is_special(&self, id: u32) -> bool {
+        self.is_special(id)
+    }
 }
 
 /// One stop string and how much of it the text's tail matches.
@@ -121,7 +135,7 @@ impl StopText {
             output_index,
             start_byte: self.bytes.len(),
         });
-        for &byte in bytes.iter() {
+        for &byte in bytes {
             self.bytes.push(byte);
             for matcher in &mut self.matchers {
                 if matcher.push(byte) {

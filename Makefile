@@ -1,0 +1,52 @@
+# Every verb is a plain command or two; CONTRIBUTING.md shows them for those without make.
+.DEFAULT_GOAL := help
+.PHONY: help demo test check lint fmt build bench model test-rust
+
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+CACHE := $(CURDIR)/.cache
+PYTHON ?= python3
+MODEL := smollm2-135m-instruct
+
+export NIGHTSHIFT_MODELS ?= $(CACHE)/models
+
+help: ## list the verbs
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(CACHE)/demo-venv/ready ## build, get the model once, run a sample batch with the OpenAI SDK
+	cargo build --release --locked -p nightshift
+	$(TARGET)/release/nightshift models pull $(MODEL)
+	$(CACHE)/demo-venv/bin/python localstack/demo/demo.py --nightshift $(TARGET)/release/nightshift
+
+test: lint test-rust ## check formats and lints, then run every test (real model, real SDKs)
+
+lint: ## formats, lints, licences of dependencies
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --locked -- -D warnings
+
+test-rust: model $(CACHE)/sdk/ready
+	tests/run-tests
+
+check: test ## the same as test
+
+fmt: ## format all code
+	cargo fmt --all
+
+build: ## build the nightshift command for release
+	cargo build --release --locked -p nightshift
+
+bench: build ## measure against the bars; see tests/bench/README.md
+	$(PYTHON) tests/bench/bench.py --nightshift $(TARGET)/release/nightshift
+
+model: # the default model, once
+	cargo build --locked -p nightshift
+	$(TARGET)/debug/nightshift models pull $(MODEL)
+
+$(CACHE)/demo-venv/ready:
+	$(PYTHON) -m venv $(CACHE)/demo-venv
+	$(CACHE)/demo-venv/bin/pip install --quiet --disable-pip-version-check openai
+	touch $@
+
+# The official SDKs in the versions that the tests drive the service with.
+$(CACHE)/sdk/ready: tests/sdk/install
+	tests/sdk/install $(CACHE)/sdk
+	touch $@

@@ -1,0 +1,113 @@
+//! Consecutive lines of an input file, held in memory until they are cut into shards.
+
+use std::ops::Range;
+
+use crate::format;
+use crate::id::LineNo;
+use crate::limits::{WINDOW_BYTES_MAX, WINDOW_LINES_MAX};
+use crate::line::{Line, PromptKey};
+use crate::shard_plan::{ShardDraft, TimeRule, WindowLine, plan_window};
+
+/// A window: at most 20,000 lines and 64 MiB, or one longer line.
+#[derive(Debug, Default)]
+pub struct Window {
+    bytes: Vec<u8>,
+    lines: Vec<Kept>,
+    index: Vec<u8>,
+}
+
+/// A line of the window; ranges are into its bytes.
+#[derive(Debug)]
+struct Kept {
+    line: LineNo,
+    slot: u16,
+    raw: Range<usize>,
+    instructions: Range<usize>,
+    prompt: Range<usize>,
+    estimated_tokens: u64,
+}
+
+impl Window {
+    /// Starts an empty window.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Returns whether a line of `line_bytes` still belongs into this window.
+    #[must_use]
+    pub fn takes(&self, line_bytes: usize) -> bool {
+        self.lines.is_empty()
+            || (self.lines.len() < WINDOW_LINES_MAX && self.bytes.len().saturating_add(line_bytes) <= WINDOW_BYTES_MAX)
+    }
+
+    /// Adds a line; `line` must have been parsed from `raw`, and `slot` names its model.
+    ///
+    /// # Panics
+    ///
+    /// If `line` was not parsed from `raw`.
+    pub fn push(&mut self, no: LineNo, raw: &[u8], line: &Line<'_>, slot: u16) {
+        let start = self.bytes.len();
+        let range = |part: &str| {
+            if part.is_empty() {
+                return start..start;
+            }
+            let offset = part.as_ptr().addr().checked_sub(raw.as_ptr().addr());
+            let offset = offset.filter(|offset| offset + part.len() <= raw.len()).expect("parts are parts of the line");
+            start + offset..start + offset + part.len()
+        };
+        let (instructions, prompt) = (range(line.prompt.instructions), range(line.prompt.prompt));
+        self.bytes.extend_from_slice(raw);
+        let raw = start..self.bytes.len();
+        let estimated_tokens = line.estimated_tokens;
+        self.lines.push(Kept { line: no, slot, raw, instructions, prompt, estimated_tokens });
+        format::index::encode_entry(&mut self.index, no, line.custom_id_json);
+    }
+
+    /// Returns whether it has no line.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.lines.is_empty()
+    }
+
+    /// Returns the bytes of its index blob.
+    #[must_use]
+    pub fn index(&self) -> &[u8] {
+        &self.index
+    }
+
+    /// Cuts its lines into shards; see [`plan_window`].
+    #[must_use]
+    pub fn cut(&self, rule: impl Fn(u16) -> TimeRule) -> Vec<ShardDraft> {
+        let lines: Vec<WindowLine<'_>> = self.lines.iter().map(|kept| self.window_line(kept)).collect();
+        plan_window(&lines, rule)
+    }
+
+    /// Returns the bytes of the blob of a shard that [`Window::cut`] made.
+    ///
+    /// # Panics
+    ///
+    /// If the draft is of another window.
+    #[must_use]
+    pub fn encode(&self, draft: &ShardDraft) -> Vec<u8> {
+        let mut blob = Vec::with_capacity(draft.bytes + 32 * draft.lines.len() + 32);
+        for index in &draft.lines {
+            let kept = &self.lines[*index as usize];
+            format::shard::encode_line(&mut blob, kept.line, kept.estimated_tokens, &self.bytes[kept.raw.clone()]);
+        }
+        blob
+    }
+
+    fn window_line(&self, kept: &Kept) -> WindowLine<'_> {
+        let text = |range: &Range<usize>| {
+            std::str::from_utf8(&self.bytes[range.clone()]).expect("parts of a line that was parsed are UTF-8")
+        };
+        WindowLine {
+            line: kept.line,
+            slot: kept.slot,
+            bytes: kept.raw.len(),
+            estimated_tokens: kept.estimated_tokens,
+            prompt: PromptKey { instructions: text(&kept.instructions), prompt: text(&kept.prompt) },
+        }
+    }
+}

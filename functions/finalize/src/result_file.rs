@@ -1,0 +1,113 @@
+//! One result file on its way to the blobs: parts of 8 MiB, digest and line count, in constant memory.
+
+use std::sync::Arc;
+
+use batch_core::batch::FileDigest;
+use batch_core::blob_key::BlobKey;
+use batch_core::limits::OUTPUT_PART_BYTES;
+use batch_io::IoError;
+use batch_io::port::{Blobs, MultipartId, PartTag};
+use bytes::Bytes;
+use sha2::{Digest, Sha256};
+
+/// A blob of parts that is being written.
+struct Multipart {
+    id: MultipartId,
+    parts: Vec<PartTag>,
+}
+
+/// A result file that grows at its end.
+pub(crate) struct ResultFile {
+    blobs: Arc<dyn Blobs>,
+    key: BlobKey,
+    buffer: Vec<u8>,
+    multipart: Option<Multipart>,
+    sha256: Sha256,
+    lines: u64,
+    bytes: u64,
+}
+
+impl ResultFile {
+    /// Makes an empty file; nothing is stored for one that stays empty.
+    pub(crate) fn new(blobs: Arc<dyn Blobs>, key: BlobKey) -> Self {
+        Self { blobs, key, buffer: Vec::new(), multipart: None, sha256: Sha256::new(), lines: 0, bytes: 0 }
+    }
+
+    /// Returns where the file's bytes go.
+    pub(crate) fn key(&self) -> &BlobKey {
+        &self.key
+    }
+
+    /// Adds whole lines, each with its newline, and stores the parts that are full.
+    ///
+    /// # Errors
+    ///
+    /// [`IoError`]; the file is then of no use any more.
+    pub(crate) async fn append(&mut self, mut text: &[u8], lines: u64) -> Result<(), IoError> {
+        self.sha256.update(text);
+        self.lines += lines;
+        self.bytes += text.len() as u64;
+        while !text.is_empty() {
+            let (now, later) = text.split_at(text.len().min(OUTPUT_PART_BYTES - self.buffer.len()));
+            self.buffer.extend_from_slice(now);
+            text = later;
+            if self.buffer.len() == OUTPUT_PART_BYTES {
+                self.store_part().await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Stores the buffer as the next part.
+    async fn store_part(&mut self) -> Result<(), IoError> {
+        let mut multipart = match self.multipart.take() {
+            Some(multipart) => multipart,
+            None => Multipart { id: self.blobs.multipart_begin(&self.key).await?, parts: Vec::new() },
+        };
+        let number = u32::try_from(multipart.parts.len() + 1).unwrap_or(u32::MAX);
+        let body = Bytes::from(std::mem::take(&mut self.buffer));
+        let stored = self.blobs.multipart_put(&self.key, &multipart.id, number, body).await;
+        let stored = stored.map(|tag| multipart.parts.push(tag));
+        self.multipart = Some(multipart);
+        stored
+    }
+
+    /// Completes the blob and returns its digest; none for a file without a line.
+    ///
+    /// # Errors
+    ///
+    /// [`IoError`]; the caller then calls [`ResultFile::abort`].
+    pub(crate) async fn finish(&mut self) -> Result<Option<FileDigest>, IoError> {
+        if self.lines == 0 {
+            return Ok(None);
+        }
+        if self.multipart.is_some() && !self.buffer.is_empty() {
+            self.store_part().await?;
+        }
+        match &self.multipart {
+            Some(multipart) => {
+                self.blobs.multipart_finish(&self.key, &multipart.id, &multipart.parts).await?;
+                self.multipart = None;
+            }
+            None => {
+                self.blobs.put(&self.key, Bytes::from(std::mem::take(&mut self.buffer))).await?;
+            }
+        }
+        let sha256 = hex::encode(std::mem::take(&mut self.sha256).finalize());
+        Ok(Some(FileDigest { sha256, lines: self.lines, bytes: self.bytes }))
+    }
+
+    /// Drops what is stored of a file that will not be finished.
+    pub(crate) async fn abort(&mut self) {
+        let Some(multipart) = self.multipart.take() else { return };
+        if let Err(error) = self.blobs.multipart_abort(&self.key, &multipart.id).await {
+            tracing::warn!(blob.key = %self.key, %error, "could not abort a multipart blob");
+        }
+    }
+}
+
+impl std::fmt::Debug for ResultFile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ResultFile").field("key", &self.key).field("lines", &self.lines).finish_non_exhaustive()
+    }
+}

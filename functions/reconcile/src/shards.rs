@@ -1,0 +1,128 @@
+//! Shards whose lease lapsed or whose message got lost.
+
+use std::collections::HashSet;
+
+use batch_core::blob_key::BlobKey;
+use batch_core::format;
+use batch_core::id::{BatchId, LineNo, TenantId};
+use batch_core::shard::{Shard, ShardId};
+use batch_core::time::UnixMs;
+use batch_io::store::{Lapsed, SplitShard};
+use batch_io::{IoError, IoKind};
+use bytes::{Bytes, BytesMut};
+use futures::TryStreamExt;
+
+use crate::messages::ask_worker;
+use crate::report::Report;
+use crate::{Context, batches, give_up};
+
+/// Releases, splits or gives up a shard that is due.
+///
+/// # Errors
+///
+/// [`IoError`]: `Corrupt` if its lines or results cannot be read.
+pub(crate) async fn look_at(
+    ctx: &Context,
+    tenant: &TenantId,
+    batch: BatchId,
+    shard: &ShardId,
+    now: UnixMs,
+    report: &mut Report,
+) -> Result<(), IoError> {
+    match ctx.store.apply_lapse(tenant, batch, shard, now).await? {
+        Lapsed::Nothing | Lapsed::Stopped => Ok(()),
+        Lapsed::Released(shard) => resend(ctx, tenant, batch, &[shard], now, report).await,
+        Lapsed::MustSplit(shard) => split(ctx, tenant, batch, &shard, now, report).await,
+        Lapsed::GiveUp(shard) => {
+            if give_up::commit_crash(ctx, tenant, batch, &shard, now).await? {
+                report.lines_given_up += 1;
+            }
+            batches::look_at(ctx, tenant, batch, now, report).await
+        }
+    }
+}
+
+async fn resend(
+    ctx: &Context,
+    tenant: &TenantId,
+    batch: BatchId,
+    shards: &[Shard],
+    now: UnixMs,
+    report: &mut Report,
+) -> Result<(), IoError> {
+    let Some(run) = ctx.store.load_run(tenant, batch).await? else { return Ok(()) };
+    for shard in shards {
+        ask_worker(ctx, tenant, &run, batch, shard, now).await?;
+        report.shards_resent += 1;
+        tracing::info!(batch.id = %batch, shard.id = %shard.id, losses = shard.losses, "asked for a shard again");
+    }
+    Ok(())
+}
+
+async fn split(
+    ctx: &Context,
+    tenant: &TenantId,
+    batch: BatchId,
+    shard: &Shard,
+    now: UnixMs,
+    report: &mut Report,
+) -> Result<(), IoError> {
+    let unfinished = unfinished(ctx, tenant, batch, shard).await?;
+    match ctx.store.split_shard(tenant, batch, shard, &unfinished, now).await? {
+        SplitShard::Split(children) => {
+            report.shards_split += 1;
+            tracing::warn!(batch.id = %batch, shard.id = %shard.id, lines = unfinished.len(), "split a shard that kept getting lost");
+            resend(ctx, tenant, batch, &children, now, report).await
+        }
+        SplitShard::Completed => batches::look_at(ctx, tenant, batch, now, report).await,
+        SplitShard::Changed | SplitShard::Closed => Ok(()),
+    }
+}
+
+/// Returns which lines of the root's blob belong to the shard and have no result, as ordinals.
+async fn unfinished(ctx: &Context, tenant: &TenantId, batch: BatchId, shard: &Shard) -> Result<Vec<u32>, IoError> {
+    let mut finished: HashSet<LineNo> = HashSet::new();
+    for segment in &shard.segments {
+        let key = BlobKey::Segment { tenant: tenant.clone(), batch, shard: shard.id.clone(), segment: *segment };
+        let blob = read_blob(ctx, &key).await?;
+        for result in format::segment::decode(&blob) {
+            finished.insert(result.map_err(|error| corrupt(&key).because(error))?.line);
+        }
+    }
+    let lines = root_lines(ctx, tenant, batch, shard).await?;
+    Ok(lines.into_iter().filter(|(_, line)| !finished.contains(line)).map(|(ordinal, _)| ordinal).collect())
+}
+
+/// Returns the lines of a shard with their ordinals in the root's blob.
+pub(crate) async fn root_lines(
+    ctx: &Context,
+    tenant: &TenantId,
+    batch: BatchId,
+    shard: &Shard,
+) -> Result<Vec<(u32, LineNo)>, IoError> {
+    let key = BlobKey::Shard { tenant: tenant.clone(), batch, shard: shard.id.to_root() };
+    let blob = read_blob(ctx, &key).await?;
+    let mut lines = Vec::new();
+    for (ordinal, line) in (0..).zip(format::shard::decode(&blob)) {
+        let line = line.map_err(|error| corrupt(&key).because(error))?.line;
+        if shard.subset.as_ref().is_none_or(|subset| subset.binary_search(&ordinal).is_ok()) {
+            lines.push((ordinal, line));
+        }
+    }
+    Ok(lines)
+}
+
+/// Reads a blob that a record names.
+pub(crate) async fn read_blob(ctx: &Context, key: &BlobKey) -> Result<Bytes, IoError> {
+    let mut read = ctx.platform.blobs.get(key, 0, None).await?;
+    let mut bytes = BytesMut::new();
+    while let Some(chunk) = read.body.try_next().await? {
+        bytes.extend_from_slice(&chunk);
+    }
+    Ok(bytes.freeze())
+}
+
+/// Says that a blob does not hold what it should.
+pub(crate) fn corrupt(key: &BlobKey) -> IoError {
+    IoError::new("read the lines of blob", key.to_string(), IoKind::Corrupt)
+}

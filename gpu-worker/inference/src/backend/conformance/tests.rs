@@ -1,0 +1,117 @@
+//! The suite over the host backends.
+
+use super::*;
+use crate::backend::cpu::{CpuBackend, CpuConfig, Isa};
+use crate::backend::deferred::Deferred;
+
+const F32: Options = Options {
+    recipe: Recipe::F32,
+    kv: KvType::F32,
+    tolerance: 2e-4,
+};
+const BF16: Options = Options {
+    recipe: Recipe::Bf16,
+    kv: KvType::Bf16,
+    tolerance: 0.12,
+};
+
+fn scalar(lookahead: usize) -> ScalarBackend {
+    ScalarBackend::new(ScalarConfig {
+        max_rows: MAX_ROWS,
+        lookahead,
+    })
+}
+
+fn cpu(threads: usize, recipe: Recipe, isa: Isa) -> CpuBackend {
+    CpuBackend::new(CpuConfig {
+        threads,
+        max_rows: MAX_ROWS,
+        recipe,
+        isa: Some(isa),
+    })
+    .expect("the ISA is available")
+}
+
+/// Runs the suite on the CPU backend, or says that the machine lacks the instruction set.
+fn check_cpu(isa: Isa, options: Options) {
+    if !isa.is_available() {
+        println!("SKIPPED: this machine does not have {isa:?}");
+        return;
+    }
+    let report = run(|| cpu(2, options.recipe, isa), options);
+    assert_eq!(report.skipped, ["experts", "latent"]);
+    for threads in [1, 3] {
+        assert_same_bits(
+            || cpu(2, options.recipe, isa),
+            || cpu(threads, options.recipe, isa),
+            options,
+        );
+    }
+}
+
+#[test]
+fn scalar_passes_with_and_without_lookahead() {
+    for lookahead in [0, 1] {
+        let report = run(
+            || scalar(lookahead),
+            Options {
+                tolerance: 0.0,
+                ..F32
+            },
+        );
+        assert_eq!(report, Report::default());
+    }
+}
+
+#[test]
+fn deferred_scalar_passes() {
+    let report = run(
+        || Deferred::new(scalar(0)),
+        Options {
+            tolerance: 0.0,
+            ..F32
+        },
+    );
+    assert_eq!(report, Report::default());
+}
+
+#[test]
+fn deferred_cpu_passes() {
+    let report = run(|| Deferred::new(cpu(2, Recipe::F32, Isa::detect())), F32);
+    assert_eq!(report.skipped, ["experts", "latent"]);
+}
+
+#[test]
+fn portable_f32_passes() {
+    check_cpu(Isa::Portable, F32);
+}
+
+#[test]
+fn portable_bf16_passes() {
+    check_cpu(Isa::Portable, BF16);
+}
+
+#[test]
+fn avx2_f32_passes() {
+    check_cpu(Isa::Avx2, F32);
+}
+
+#[test]
+fn avx2_bf16_passes() {
+    check_cpu(Isa::Avx2, BF16);
+}
+
+#[test]
+fn avx512_f32_passes() {
+    check_cpu(Isa::Avx512, F32);
+}
+
+#[test]
+fn avx512_bf16_widened_passes() {
+    check_cpu(Isa::Avx512, BF16);
+}
+
+#[test]
+fn avx512_bf16_passes() {
+    check_cpu(Isa::Avx512Bf16, BF16);
+}

@@ -1,0 +1,323 @@
+//! The forward operations: each cut into tasks that write disjoint parts.
+#![expect(unsafe_code, reason = "tasks write disjoint rows")]
+
+use std::sync::Mutex;
+
+use super::attention::{Operands, PAIRS, Span};
+use super::element::Element;
+use super::kv::{Cache, Pages, store_token};
+use super::linear::{self, Product};
+use super::norm::{NormRow, RowOut};
+use super::pack::Packed;
+use super::storage::{Aligned, Buffer, OutputValues, Plane, Shared};
+use super::{CpuBackend, Stored, attention, lock};
+use crate::backend::rope::rms_norm_head;
+use crate::backend::scalar::{attend_step_rows, pool_rows};
+use crate::backend::{Attend, Embed, KvFrom, Linear, Norm, Pool, RopeStore, Rows, Weight};
+
+/// Rows of a task of a row-wise operation.
+const ROWS_PER_TASK: usize = 8;
+
+impl CpuBackend {
+    pub(super) fn run_embed(&mut self, op: &Embed, out: &mut Buffer) {
+        let out = out.f32_mut();
+        let (cols, stride) = (out.cols, out.stride);
+        let shared = Shared::new(&mut out.values);
+        let inputs = &self.state.inputs;
+        self.each_row(|row| {
+            // SAFETY: each row belongs to one task.
+            let out = unsafe { shared.part(row * stride..row * stride + cols) };
+            out.fill(0.0);
+            self.add_table_row(op.table, inputs.tokens[row], op.scale, out);
+            if let Some(positions) = op.positions {
+                self.add_table_row(positions, inputs.positions[row], 1.0, out);
+            }
+            if let Some(types) = op.token_types {
+                self.add_table_row(
+                    types,
+                    inputs.token_types.get(row).copied().unwrap_or(0),
+                    1.0,
+                    out,
+                );
+            }
+        });
+    }
+
+    fn add_table_row(&self, table: Weight, row: u32, scale: f32, out: &mut [f32]) {
+        match &self.weights[table.0 as usize] {
+            Stored::F32(packed) => packed.add_row(row as usize, scale, out),
+            Stored::Bf16(packed) => packed.add_row(row as usize, scale, out),
+            Stored::Vector(_) => panic!("an embedding table is a matrix"),
+        }
+    }
+
+    pub(super) fn run_norm(&mut self, op: &Norm, x: &mut Plane<f32>, out: &mut Buffer) {
+        let (cols, stride) = (x.cols, x.stride);
+        let x = Shared::new(&mut x.values);
+        let out = out.output();
+        let add = op.add.map(|add| self.bufs[add.0 as usize].f32());
+        let gain = self.vector(op.weight);
+        let bias = op.bias.map(|bias| self.vector(bias));
+        self.each_row(|row| {
+            let out_range = row * out.stride..row * out.stride + out.cols;
+            let out = match &out.values {
+                // SAFETY: each row belongs to one task.
+                OutputValues::F32(values) => RowOut::F32(unsafe { values.part(out_range) }),
+                // SAFETY: each row belongs to one task.
+                OutputValues::Bf16(values) => RowOut::Bf16(unsafe { values.part(out_range) }),
+            };
+            // SAFETY: each row belongs to one task.
+            let x = unsafe { x.part(row * stride..row * stride + cols) };
+            let add = add.map(|add| add.row(row));
+            self.isa.run(NormRow {
+                x,
+                add,
+                gain,
+                bias,
+                kind: op.kind,
+                eps: op.eps,
+                plus_one: op.plus_one,
+                out,
+            });
+        });
+    }
+
+    pub(super) fn run_linear(&mut self, op: &Linear, out: &mut Buffer) {
+        let mut logit_rows_f32 = std::mem::take(&mut self.scratch.logit_rows_f32);
+        let mut logit_rows_bf16 = std::mem::take(&mut self.scratch.logit_rows_bf16);
+        match (
+            &self.weights[op.weight.0 as usize],
+            &self.bufs[op.x.0 as usize],
+        ) {
+            (Stored::F32(weight), Buffer::F32(x)) => {
+                self.multiply(op, x, weight, &mut logit_rows_f32, out)
+            }
+            (Stored::Bf16(weight), Buffer::Bf16(x)) => {
+                self.multiply(op, x, weight, &mut logit_rows_bf16, out)
+            }
+            (
+                Stored::F32(_) | Stored::Bf16(_) | Stored::Vector(_),
+                Buffer::F32(_) | Buffer::Bf16(_),
+            ) => {
+                panic!("the input buffer was made for another kind of weight")
+            }
+        }
+        self.scratch.logit_rows_f32 = logit_rows_f32;
+        self.scratch.logit_rows_bf16 = logit_rows_bf16;
+    }
+
+    fn multiply<E: Element>(
+        &self,
+        op: &Linear,
+        x: &Plane<E>,
+        weight: &Packed<E>,
+        gathered: &mut Aligned<E>,
+        out: &mut Buffer,
+    ) {
+        assert_eq!(
+            x.stride,
+            weight.units * E::PACK,
+            "a row of the input is as long as a row of the weight"
+        );
+        let logit_rows = &self.state.inputs.logit_rows;
+        let (values, rows) = match op.rows {
+            Rows::All => (&x.values[..], self.state.rows()),
+            Rows::Logit => {
+                for (to, &from) in gathered.chunks_exact_mut(x.stride).zip(logit_rows) {
+                    to.copy_from_slice(&x.values[from as usize * x.stride..][..x.stride]);
+                }
+                (&gathered[..], logit_rows.len())
+            }
+        };
+        let product = Product {
+            x: values,
+            stride: x.stride,
+            rows,
+            weight,
+            bias: op.bias.map(|bias| self.vector(bias)),
+            epilogue: op.epilogue,
+            out: out.output(),
+        };
+        linear::run(self.isa, &self.pool, product);
+    }
+
+    pub(super) fn run_rope_store(
+        &mut self,
+        op: &RopeStore,
+        qkv: &mut Plane<f32>,
+        cache: Option<&mut Cache>,
+    ) {
+        match cache {
+            Some(Cache::F32(pages)) if op.store => self.rope_and_store(op, qkv, Some(pages)),
+            Some(Cache::Bf16(pages)) if op.store => self.rope_and_store(op, qkv, Some(pages)),
+            Some(Cache::F32(_) | Cache::Bf16(_)) | None => {
+                self.rope_and_store::<f32>(op, qkv, None)
+            }
+        }
+    }
+
+    fn rope_and_store<E: Element>(
+        &self,
+        op: &RopeStore,
+        qkv: &mut Plane<f32>,
+        pages: Option<&mut Pages<E>>,
+    ) {
+        let heads = op.heads;
+        let (query_cols, key_cols) = (heads.q_heads * heads.dk, heads.kv_heads * heads.dk);
+        let stride = qkv.stride;
+        let cols = query_cols + key_cols + heads.kv_heads * heads.dv;
+        let qkv = Shared::new(&mut qkv.values);
+        let inputs = &self.state.inputs;
+        let rope = op.rope.map(|table| &self.ropes[table.0 as usize]);
+        let norms =
+            [op.q_norm, op.k_norm].map(|norm| norm.map(|(gain, eps)| (self.vector(gain), eps)));
+        let target = pages.map(|pages| {
+            let shape = pages.shape;
+            let layer = pages.layer_mut(op.layer);
+            (
+                shape,
+                &inputs.page_tables[layer.group].write_slots,
+                Shared::new(&mut layer.blocks),
+            )
+        });
+        self.each_row(|row| {
+            // SAFETY: each row belongs to one task.
+            let values = unsafe { qkv.part(row * stride..row * stride + cols) };
+            let (queries, rest) = values.split_at_mut(query_cols);
+            let (keys, values) = rest.split_at_mut(key_cols);
+            for (part, norm) in [&mut *queries, &mut *keys].into_iter().zip(norms) {
+                for head in part.chunks_exact_mut(heads.dk) {
+                    if let Some((gain, eps)) = norm {
+                        rms_norm_head(head, gain, eps);
+                    }
+                    if let Some(rope) = rope {
+                        rope.rotate(head, inputs.positions[row]);
+                    }
+                }
+            }
+            if let Some((shape, write_slots, blocks)) = &target {
+                // SAFETY: each row has its own slot.
+                unsafe { store_token(blocks, *shape, write_slots[row] as usize, keys, values) };
+            }
+        });
+    }
+
+    pub(super) fn run_attend(&mut self, op: &Attend, out: &mut Buffer) {
+        if op.from == KvFrom::ThisStep {
+            return self.attend_this_step(op, out);
+        }
+        let mut tasks = std::mem::take(&mut self.scratch.sequence_tasks);
+        match self
+            .cache
+            .as_ref()
+            .expect("attention over pages needs a cache")
+        {
+            Cache::F32(pages) => {
+                self.attend_pages(op, pages, &self.scratch.attention_f32, out, &mut tasks)
+            }
+            Cache::Bf16(pages) => {
+                self.attend_pages(op, pages, &self.scratch.attention_bf16, out, &mut tasks)
+            }
+        }
+        self.scratch.sequence_tasks = tasks;
+    }
+
+    fn attend_pages<E: Element>(
+        &self,
+        op: &Attend,
+        pages: &Pages<E>,
+        scratch: &[Mutex<attention::Scratch<E>>],
+        out: &mut Buffer,
+        first_tasks: &mut Vec<usize>,
+    ) {
+        let inputs = &self.state.inputs;
+        let layer = pages.layer(op.layer);
+        let table = &inputs.page_tables[layer.group];
+        let operands = Operands {
+            op,
+            qkv: self.bufs[op.qkv.0 as usize].f32(),
+            layer,
+            shape: pages.shape,
+            sinks: op.sinks.map(|sinks| self.vector(sinks)),
+            out: out.output(),
+        };
+        let kv_heads = op.heads.kv_heads;
+        let group = op.heads.q_heads / kv_heads;
+        first_tasks.clear();
+        let mut tasks = 0;
+        for sequence in &inputs.sequences {
+            first_tasks.push(tasks);
+            tasks += (sequence.q_len as usize * group).div_ceil(PAIRS) * kv_heads;
+        }
+        let first_tasks = &*first_tasks;
+        self.pool.run(tasks, &|worker, task| {
+            let index = first_tasks.partition_point(|&first| first <= task) - 1;
+            let sequence = inputs.sequences[index];
+            let within = task - first_tasks[index];
+            let first_pair = within / kv_heads * PAIRS;
+            let pairs = first_pair..(sequence.q_len as usize * group).min(first_pair + PAIRS);
+            let pages =
+                &table.pages[table.starts[index] as usize..table.starts[index + 1] as usize];
+            let span = Span {
+                sequence,
+                pages,
+                kv_head: within % kv_heads,
+                pairs,
+            };
+            attention::run(self.isa, operands, span, &mut lock(&scratch[worker]));
+        });
+    }
+
+    /// Encoders attend in plain f32, one task a sequence.
+    fn attend_this_step(&self, op: &Attend, out: &mut Buffer) {
+        let inputs = &self.state.inputs;
+        let qkv = self.bufs[op.qkv.0 as usize].f32();
+        let sinks = op.sinks.map(|sinks| self.vector(sinks));
+        let out = out.output();
+        self.pool.run(inputs.sequences.len(), &|_, task| {
+            let sequence = &inputs.sequences[task];
+            let (start, len) = (sequence.q_start as usize, sequence.q_len as usize);
+            let range = start * out.stride..(start + len) * out.stride;
+            match &out.values {
+                OutputValues::F32(values) => {
+                    // SAFETY: the rows of a sequence belong to one task.
+                    let out = unsafe { values.part(range) };
+                    attend_step_rows(op, sinks, sequence, |row| qkv.row(row), out);
+                }
+                OutputValues::Bf16(values) => {
+                    let mut wide = vec![0.0; len * out.cols];
+                    attend_step_rows(op, sinks, sequence, |row| qkv.row(row), &mut wide);
+                    // SAFETY: the rows of a sequence belong to one task.
+                    let narrow = unsafe { values.part(range) };
+                    for (narrow, wide) in narrow
+                        .chunks_exact_mut(out.stride)
+                        .zip(wide.chunks_exact(out.cols))
+                    {
+                        for (narrow, &wide) in narrow.iter_mut().zip(wide) {
+                            *narrow = Element::from_f32(wide);
+                        }
+                    }
+                }
+            }
+        });
+    }
+
+    pub(super) fn run_pool(&mut self, op: &Pool) {
+        let x = self.bufs[op.x.0 as usize].f32();
+        let pooled = pool_rows(op, &self.state.inputs.sequences, |row| x.row(row));
+        let out = self.bufs[op.out.0 as usize].f32_mut();
+        for (row, pooled) in pooled.iter().enumerate() {
+            out.values[row * out.stride..][..pooled.len()].copy_from_slice(pooled);
+        }
+        self.state.store_pooled(pooled);
+    }
+
+    /// Calls `work` for each row of the step.
+    fn each_row(&self, work: impl Fn(usize) + Sync) {
+        let rows = self.state.rows();
+        self.pool.run(rows.div_ceil(ROWS_PER_TASK), &|_, task| {
+            let first = task * ROWS_PER_TASK;
+            (first..rows.min(first + ROWS_PER_TASK)).for_each(&work);
+        });
+    }
+}

@@ -1,0 +1,62 @@
+//! Instruction sets, and how a kernel runs on one of them.
+
+use super::simd::{self, Simd};
+
+/// An instruction set that the kernels are built for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Isa {
+    /// Whatever the compiler's target has; every machine.
+    Portable,
+    /// AVX2 and FMA.
+    Avx2,
+    /// AVX-512 F, BW, DQ and VL; bf16 is widened.
+    Avx512,
+    /// AVX-512 with `VDPBF16PS`.
+    Avx512Bf16,
+}
+
+impl Isa {
+    /// All, the slowest first.
+    pub const ALL: [Isa; 4] = [Isa::Portable, Isa::Avx2, Isa::Avx512, Isa::Avx512Bf16];
+
+    /// Returns the best that this machine has.
+    pub fn detect() -> Self {
+        let best = Self::ALL.into_iter().rev().find(|isa| isa.is_available());
+        best.unwrap_or(Isa::Portable)
+    }
+
+    /// Returns whether this machine has it.
+    pub fn is_available(self) -> bool {
+        match self {
+            Isa::Portable => true,
+            Isa::Avx2 => simd::has_avx2(),
+            Isa::Avx512 => simd::has_avx512(),
+            Isa::Avx512Bf16 => simd::has_avx512_bf16(),
+        }
+    }
+
+    /// Returns its name in fingerprints.
+    pub fn name(self) -> &'static str {
+        match self {
+            Isa::Portable => "portable",
+            Isa::Avx2 => "avx2",
+            Isa::Avx512 => "avx512",
+            Isa::Avx512Bf16 => "avx512bf16",
+        }
+    }
+
+    /// Runs `kernel`, compiled for this instruction set.
+    #[inline]
+    pub(super) fn run(self, kernel: impl Kernel) {
+        simd::run(self, kernel);
+    }
+}
+
+/// Work that is compiled once for each instruction set.
+///
+/// `run` and all that it calls must be `#[inline(always)]` and free of closures: only code that ends up
+/// inside [`Isa::run`]'s entry points is compiled with the instruction set.
+pub(super) trait Kernel {
+    /// Does the work.
+    fn run<S: Simd>(self, simd: S);
+}

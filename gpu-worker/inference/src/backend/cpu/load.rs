@@ -1,0 +1,133 @@
+//! What happens at load: weights, buffers, the KV pool.
+
+use std::sync::Mutex;
+
+use half::bf16;
+
+use super::kv::{BlockShape, Cache, Pages};
+use super::pack::Packed;
+use super::storage::{Aligned, Buffer, Plane};
+use super::{CpuBackend, Stored, attention, unsupported};
+use crate::backend::sampling::Sampler;
+use crate::backend::scalar::zeros;
+use crate::backend::{
+    BackendError, Buf, KvLayout, KvSpec, KvType, Recipe, Role, Shard, Weight, WeightDesc,
+    WeightSource, WeightUse,
+};
+
+impl CpuBackend {
+    pub(super) fn load_weight(
+        &mut self,
+        desc: &WeightDesc,
+        source: &dyn WeightSource,
+    ) -> Result<Weight, BackendError> {
+        if desc.shard != Shard::Whole {
+            return Err(unsupported("sharded weights"));
+        }
+        if desc.experts != 1 || desc.heads != 1 {
+            return Err(unsupported("stacked weights"));
+        }
+        let stored = match desc.used_as {
+            WeightUse::Vector => {
+                let mut values = zeros(desc.n * desc.k, &desc.name)?;
+                source
+                    .read_rows(0, &mut values)
+                    .map_err(|source| BackendError::Weight {
+                        name: desc.name.clone(),
+                        source,
+                    })?;
+                Stored::Vector(values)
+            }
+            WeightUse::Linear | WeightUse::Embedding | WeightUse::TiedEmbedding => {
+                if desc.recipe != self.recipe {
+                    return Err(unsupported(format!(
+                        "{:?} weights beside {:?} ones",
+                        desc.recipe, self.recipe
+                    )));
+                }
+                match desc.recipe {
+                    Recipe::F32 => Stored::F32(Packed::load(&self.pool, desc, source)?),
+                    Recipe::Bf16 => Stored::Bf16(Packed::load(&self.pool, desc, source)?),
+                    Recipe::Int8 => return Err(unsupported("the int8 recipe")),
+                }
+            }
+        };
+        self.reserve_logit_rows(&stored)?;
+        self.weights.push(stored);
+        Ok(Weight(self.weights.len() as u32 - 1))
+    }
+
+    /// Any matrix may be the output layer: its input rows must fit.
+    fn reserve_logit_rows(&mut self, stored: &Stored) -> Result<(), BackendError> {
+        let what = "logit rows";
+        match stored {
+            Stored::F32(packed) => {
+                let len = packed.units * self.caps.max_rows;
+                if self.scratch.logit_rows_f32.len() < len {
+                    self.scratch.logit_rows_f32 = Aligned::zeros(len, what)?;
+                }
+            }
+            Stored::Bf16(packed) => {
+                let len = 2 * packed.units * self.caps.max_rows;
+                if self.scratch.logit_rows_bf16.len() < len {
+                    self.scratch.logit_rows_bf16 = Aligned::zeros(len, what)?;
+                }
+            }
+            Stored::Vector(_) => {}
+        }
+        Ok(())
+    }
+
+    pub(super) fn make_buffer(
+        &mut self,
+        rows: usize,
+        cols: usize,
+        role: Role,
+    ) -> Result<Buf, BackendError> {
+        let buffer = match role {
+            Role::Residual | Role::Qkv | Role::Pooled => Buffer::F32(Plane::zeros(rows, cols)?),
+            Role::Logits => {
+                self.scratch.samplers = (0..self.pool.workers())
+                    .map(|_| Mutex::new(Sampler::new(cols)))
+                    .collect();
+                Buffer::F32(Plane::zeros(rows, cols)?)
+            }
+            Role::InputOf(weight) => match self.weights[weight.0 as usize] {
+                Stored::Bf16(_) => Buffer::Bf16(Plane::zeros(rows, cols)?),
+                Stored::F32(_) | Stored::Vector(_) => Buffer::F32(Plane::zeros(rows, cols)?),
+            },
+            Role::Routing => return Err(unsupported("mixtures of experts")),
+        };
+        self.bufs.push(buffer);
+        Ok(Buf(self.bufs.len() as u32 - 1))
+    }
+
+    pub(super) fn make_cache(
+        &mut self,
+        spec: &KvSpec,
+        pages: &[usize],
+    ) -> Result<(), BackendError> {
+        let KvLayout::Gqa { heads, dk, dv } = spec.layout else {
+            return Err(unsupported("latent attention"));
+        };
+        let workers = self.pool.workers();
+        let cache = match spec.dtype {
+            KvType::F32 => {
+                let shape = BlockShape::new::<f32>(heads, dk, dv);
+                let scratch = || Mutex::new(attention::Scratch::new(shape));
+                self.scratch.attention_f32 = (0..workers).map(|_| scratch()).collect();
+                Cache::F32(Pages::new(shape, spec, pages)?)
+            }
+            KvType::Bf16 => {
+                let shape = BlockShape::new::<bf16>(heads, dk, dv);
+                let scratch = || Mutex::new(attention::Scratch::new(shape));
+                self.scratch.attention_bf16 = (0..workers).map(|_| scratch()).collect();
+                Cache::Bf16(Pages::new(shape, spec, pages)?)
+            }
+            KvType::Fp8 => return Err(unsupported("a KV cache in fp8")),
+        };
+        self.cache = Some(cache);
+        self.state.make_page_tables(spec.groups.len());
+        Ok(())
+    }
+}

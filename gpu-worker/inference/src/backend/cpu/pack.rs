@@ -1,0 +1,104 @@
+//! Weights in the order in which products read them.
+//!
+//! A matrix is cut into panels of [`PANEL`] output columns. Inside a panel lie, for each lane of the summed
+//! dimension, the lanes of all 32 columns side by side: `[k / PACK][32][PACK]`. Missing columns are zero.
+#![expect(unsafe_code, reason = "panels are packed in parallel")]
+
+use std::sync::{Mutex, PoisonError};
+
+use super::element::Element;
+use super::pool::Pool;
+use super::storage::{Aligned, Shared};
+use crate::backend::{BackendError, WeightDesc, WeightSource};
+use crate::model::ModelError;
+
+/// Columns of a panel: two AVX-512 registers.
+pub(super) const PANEL: usize = 32;
+
+/// One packed matrix.
+#[derive(Debug)]
+pub(super) struct Packed<E> {
+    /// Output features.
+    pub(super) n: usize,
+    /// Lanes of the summed dimension: `k`, divided by the values of a lane.
+    pub(super) units: usize,
+    k: usize,
+    values: Aligned<E>,
+}
+
+impl<E: Element> Packed<E> {
+    /// Reads and packs a matrix, panel by panel: never more than a few panels exist in f32.
+    pub(super) fn load(
+        pool: &Pool,
+        desc: &WeightDesc,
+        source: &dyn WeightSource,
+    ) -> Result<Self, BackendError> {
+        let (n, k) = (desc.n, desc.k);
+        assert_eq!(
+            (source.rows(), source.cols()),
+            (n, k),
+            "the source of {} has its shape",
+            desc.name
+        );
+        let units = k.div_ceil(E::PACK);
+        let panel_len = units * PANEL * E::PACK;
+        let panels = n.div_ceil(PANEL);
+        let mut values = Aligned::zeros(panels * panel_len, &desc.name)?;
+        let shared = Shared::new(&mut values);
+        let failure: Mutex<Option<ModelError>> = Mutex::new(None);
+        pool.run(panels, &|_, panel| {
+            let columns = PANEL.min(n - panel * PANEL);
+            let mut rows = vec![0.0; columns * k];
+            if let Err(error) = source.read_rows(panel * PANEL, &mut rows) {
+                *failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+                return;
+            }
+            // SAFETY: each task has its own panel.
+            let out = unsafe { shared.part(panel * panel_len..(panel + 1) * panel_len) };
+            for (column, row) in rows.chunks_exact(k.max(1)).enumerate() {
+                for (i, &x) in row.iter().enumerate() {
+                    out[(i / E::PACK * PANEL + column) * E::PACK + i % E::PACK] = E::from_f32(x);
+                }
+            }
+        });
+        match failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            Some(source) => Err(BackendError::Weight {
+                name: desc.name.clone(),
+                source,
+            }),
+            None => Ok(Self {
+                n,
+                units,
+                k,
+                values,
+            }),
+        }
+    }
+
+    /// Returns one panel.
+    #[inline(always)]
+    pub(super) fn panel(&self, panel: usize) -> &[E] {
+        let len = self.units * PANEL * E::PACK;
+        &self.values[panel * len..][..len]
+    }
+
+    /// Adds row `row` of the matrix, times `scale`, to `out`.
+    pub(super) fn add_row(&self, row: usize, scale: f32, out: &mut [f32]) {
+        assert!(
+            row < self.n && out.len() == self.k,
+            "the table has the row and its width"
+        );
+        let panel = self.panel(row / PANEL);
+        let lanes = panel.chunks_exact(PANEL * E::PACK);
+        for (out, lane) in out.chunks_mut(E::PACK).zip(lanes) {
+            for (out, x) in out.iter_mut().zip(&lane[row % PANEL * E::PACK..]) {
+                *out += x.to_f32() * scale;
+            }
+        }
+    }
+
+    /// Returns the bytes that it holds.
+    pub(super) fn bytes(&self) -> usize {
+        self.values.bytes()
+    }
+}

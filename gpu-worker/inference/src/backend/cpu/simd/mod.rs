@@ -1,0 +1,123 @@
+//! Vectors of f32 and of bf16 pairs: one trait, one implementation for each instruction set.
+//!
+//! A value of a [`Simd`] type is the proof that the machine has the instruction set: it is made only inside
+//! [`run`], behind a check. That is what makes the arithmetic methods safe.
+#![expect(
+    unsafe_code,
+    reason = "entering code that is compiled for an instruction set"
+)]
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod portable;
+
+use half::bf16;
+
+use super::isa::{Isa, Kernel};
+
+/// Vector arithmetic of one instruction set.
+///
+/// Lane `i` of a result depends on lane `i` of the operands alone, reductions excepted. For each operation
+/// the bits are a function of the operands and the instruction set.
+pub(super) trait Simd: Copy {
+    /// [`Simd::LANES`] f32 values.
+    type V: Copy;
+    /// [`Simd::LANES`] pairs of bf16 values.
+    type P: Copy;
+    /// Values in a vector; divides 16.
+    const LANES: usize;
+    /// Rows of the tallest product tile whose sums stay in registers: 1, 2, 4, 8 or 12.
+    const ROWS: usize;
+
+    /// Returns `x` in all lanes.
+    fn splat(self, x: f32) -> Self::V;
+    /// Reads the first values of `x`, which has at least [`Simd::LANES`].
+    fn load(self, x: &[f32]) -> Self::V;
+    /// Writes the first values of `out`, which has at least [`Simd::LANES`].
+    fn store(self, v: Self::V, out: &mut [f32]);
+    /// Rounds to bf16, ties to even, and writes the first values of `out`.
+    fn store_bf16(self, v: Self::V, out: &mut [bf16]);
+    /// Reads the first pairs of `x`, which has at least `2 * LANES` values.
+    fn load_pairs(self, x: &[bf16]) -> Self::P;
+    /// Returns one pair (the first value in the low half) in all lanes.
+    fn splat_pair(self, pair: u32) -> Self::P;
+    /// Returns `acc + a.0 * b.0 + a.1 * b.1`.
+    fn dot_pairs(self, acc: Self::V, a: Self::P, b: Self::P) -> Self::V;
+    /// Returns `a + b`.
+    fn add(self, a: Self::V, b: Self::V) -> Self::V;
+    /// Returns `a - b`.
+    fn sub(self, a: Self::V, b: Self::V) -> Self::V;
+    /// Returns `a * b`.
+    fn mul(self, a: Self::V, b: Self::V) -> Self::V;
+    /// Returns `a / b`.
+    fn div(self, a: Self::V, b: Self::V) -> Self::V;
+    /// Returns `a * b + c`, in one rounding where the instruction set can.
+    fn fma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V;
+    /// Returns the lower, `b` where either is NaN.
+    fn min(self, a: Self::V, b: Self::V) -> Self::V;
+    /// Returns `x` where `a < b`, else `y`.
+    fn select_less(self, a: Self::V, b: Self::V, x: Self::V, y: Self::V) -> Self::V;
+    /// Adds the low bits of `n` (an integer in f32 bits) to the exponent of `v`.
+    fn add_exponent(self, v: Self::V, n: Self::V) -> Self::V;
+    /// Returns the sum of all lanes.
+    fn sum(self, v: Self::V) -> f32;
+}
+
+/// Returns whether the machine has AVX2 and FMA.
+pub(super) fn has_avx2() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    let has =
+        std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma");
+    #[cfg(not(target_arch = "x86_64"))]
+    let has = false;
+    has
+}
+
+/// Returns whether the machine has the parts of AVX-512 that the kernels use, bf16 excepted.
+pub(super) fn has_avx512() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    let has = has_avx2()
+        && std::arch::is_x86_feature_detected!("avx512f")
+        && std::arch::is_x86_feature_detected!("avx512bw")
+        && std::arch::is_x86_feature_detected!("avx512dq")
+        && std::arch::is_x86_feature_detected!("avx512vl");
+    #[cfg(not(target_arch = "x86_64"))]
+    let has = false;
+    has
+}
+
+/// Returns whether the machine has AVX-512 and its bf16 products.
+pub(super) fn has_avx512_bf16() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    let has = has_avx512() && std::arch::is_x86_feature_detected!("avx512bf16");
+    #[cfg(not(target_arch = "x86_64"))]
+    let has = false;
+    has
+}
+
+/// Runs `kernel`, compiled for `isa`.
+///
+/// # Panics
+///
+/// If the machine does not have `isa`.
+#[inline]
+pub(super) fn run(isa: Isa, kernel: impl Kernel) {
+    // The checks read a cached word: their cost is nothing beside a kernel's.
+    assert!(isa.is_available(), "this machine does not have {isa:?}");
+    match isa {
+        Isa::Portable => kernel.run(portable::Portable),
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: `is_available` has found the features that the entry point is compiled for.
+        Isa::Avx2 => unsafe { avx2::run(kernel) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as above.
+        Isa::Avx512 => unsafe { avx512::run(kernel) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as above.
+        Isa::Avx512Bf16 => unsafe { avx512::run_bf16(kernel) },
+        #[cfg(not(target_arch = "x86_64"))]
+        Isa::Avx2 | Isa::Avx512 | Isa::Avx512Bf16 => kernel.run(portable::Portable),
+    }
+}

@@ -1,0 +1,121 @@
+//! Arrays of eight: what the compiler makes of them on any machine.
+
+use half::bf16;
+
+use super::Simd;
+
+const LANES: usize = 8;
+
+/// Needs nothing of the machine.
+#[derive(Clone, Copy)]
+pub(super) struct Portable;
+
+/// Applies `$f` lane by lane. A macro, since closures are compiled apart from their kernel.
+macro_rules! lanes {
+    (|$i:ident| $value:expr) => {{
+        let mut out = [0.0f32; LANES];
+        let mut $i = 0;
+        while $i < LANES {
+            out[$i] = $value;
+            $i += 1;
+        }
+        out
+    }};
+}
+
+impl Simd for Portable {
+    type V = [f32; LANES];
+    type P = [u32; LANES];
+    const LANES: usize = LANES;
+    const ROWS: usize = 2;
+
+    #[inline(always)]
+    fn splat(self, x: f32) -> Self::V {
+        [x; LANES]
+    }
+
+    #[inline(always)]
+    fn load(self, x: &[f32]) -> Self::V {
+        let x = &x[..LANES];
+        lanes!(|i| x[i])
+    }
+
+    #[inline(always)]
+    fn store(self, v: Self::V, out: &mut [f32]) {
+        out[..LANES].copy_from_slice(&v);
+    }
+
+    #[inline(always)]
+    fn store_bf16(self, v: Self::V, out: &mut [bf16]) {
+        for (out, x) in out[..LANES].iter_mut().zip(v) {
+            *out = bf16::from_f32(x);
+        }
+    }
+
+    #[inline(always)]
+    fn load_pairs(self, x: &[bf16]) -> Self::P {
+        let x = &x[..2 * LANES];
+        let mut pairs = [0; LANES];
+        for (i, pair) in pairs.iter_mut().enumerate() {
+            *pair = u32::from(x[2 * i].to_bits()) | u32::from(x[2 * i + 1].to_bits()) << 16;
+        }
+        pairs
+    }
+
+    #[inline(always)]
+    fn splat_pair(self, pair: u32) -> Self::P {
+        [pair; LANES]
+    }
+
+    #[inline(always)]
+    fn dot_pairs(self, acc: Self::V, a: Self::P, b: Self::P) -> Self::V {
+        let low = lanes!(|i| acc[i] + f32::from_bits(a[i] << 16) * f32::from_bits(b[i] << 16));
+        lanes!(|i| low[i] + f32::from_bits(a[i] & 0xffff_0000) * f32::from_bits(b[i] & 0xffff_0000))
+    }
+
+    #[inline(always)]
+    fn add(self, a: Self::V, b: Self::V) -> Self::V {
+        lanes!(|i| a[i] + b[i])
+    }
+
+    #[inline(always)]
+    fn sub(self, a: Self::V, b: Self::V) -> Self::V {
+        lanes!(|i| a[i] - b[i])
+    }
+
+    #[inline(always)]
+    fn mul(self, a: Self::V, b: Self::V) -> Self::V {
+        lanes!(|i| a[i] * b[i])
+    }
+
+    #[inline(always)]
+    fn div(self, a: Self::V, b: Self::V) -> Self::V {
+        lanes!(|i| a[i] / b[i])
+    }
+
+    #[inline(always)]
+    fn fma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V {
+        // Not `mul_add`: without the instruction it is a slow library call.
+        lanes!(|i| a[i] * b[i] + c[i])
+    }
+
+    #[inline(always)]
+    fn min(self, a: Self::V, b: Self::V) -> Self::V {
+        lanes!(|i| if a[i] < b[i] { a[i] } else { b[i] })
+    }
+
+    #[inline(always)]
+    fn select_less(self, a: Self::V, b: Self::V, x: Self::V, y: Self::V) -> Self::V {
+        lanes!(|i| if a[i] < b[i] { x[i] } else { y[i] })
+    }
+
+    #[inline(always)]
+    fn add_exponent(self, v: Self::V, n: Self::V) -> Self::V {
+        lanes!(|i| f32::from_bits(v[i].to_bits().wrapping_add(n[i].to_bits() << 23)))
+    }
+
+    #[inline(always)]
+    fn sum(self, v: Self::V) -> f32 {
+        ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7]))
+    }
+}

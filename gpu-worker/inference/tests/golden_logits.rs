@@ -1,0 +1,280 @@
+//! Every backend gives the logits and the greedy answers of transformers, on tiny models.
+
+mod fixture;
+
+use std::sync::Arc;
+
+use fixture::Letters;
+use inference::backend::deferred::Deferred;
+use inference::backend::scalar::{ScalarBackend, ScalarConfig};
+use inference::backend::{
+    Backend, KvType, PageTable, Recipe, SampleInputs, SampleParams, SampleRow, SlotReset,
+    StepInputs, StepSequence,
+};
+use inference::engine::{
+    BatchEngine, Decoder, Engine, EngineConfig, FinishReason, MemoryPlan, Outcome, Request,
+    RequestId,
+};
+use inference::model::OpenedModel;
+use serde::Deserialize;
+
+const MODELS: [&str; 2] = ["llama", "llama31"];
+
+/// What transformers computed in f32.
+#[derive(Debug, Deserialize)]
+struct Golden {
+    /// The input.
+    ids: Vec<u32>,
+    /// The first 12 of `ids`, then 12 greedy tokens.
+    greedy: Vec<u32>,
+    /// Logits at the last position.
+    last: Vec<f32>,
+    /// The most likely token at each position.
+    argmax: Vec<u32>,
+}
+
+/// A gap between the two best logits above which every precision must pick the same token.
+const CLEAR_GAP: f32 = 0.1;
+
+fn scalar() -> ScalarBackend {
+    ScalarBackend::new(ScalarConfig {
+        max_rows: 64,
+        lookahead: 0,
+    })
+}
+
+/// A decoder on its backend, driven step by step.
+struct Bench<'a, B> {
+    backend: B,
+    decoder: Decoder,
+    model: &'a OpenedModel,
+    ids: &'a [u32],
+}
+
+impl<'a, B: Backend> Bench<'a, B> {
+    fn new(
+        mut backend: B,
+        model: &'a OpenedModel,
+        ids: &'a [u32],
+        recipe: Recipe,
+        kv: KvType,
+    ) -> Self {
+        let plan = MemoryPlan {
+            rows: 64,
+            logit_rows: 1,
+            sequences: 1,
+            pages: 16,
+            history_tokens: 128,
+        };
+        let decoder = Decoder::load(&mut backend, &model.config, model, plan, recipe, kv)
+            .expect("load the model");
+        Bench {
+            backend,
+            decoder,
+            model,
+            ids,
+        }
+    }
+
+    /// Runs the ids at `start..end` and returns the log-probability of every token after the last.
+    fn step(&mut self, start: usize, end: usize) -> Vec<f32> {
+        let page_tokens = self.backend.caps().page_tokens;
+        let pages = end.div_ceil(page_tokens);
+        let reset = SlotReset {
+            slot: 0,
+            prompt: self.ids[..end].to_vec(),
+            output: vec![],
+        };
+        // Numbered from the end, so that a backend which ignores the table is found out.
+        let number = |page: usize| 15 - page as u32;
+        let mut inputs = StepInputs {
+            tokens: self.ids[start..end].to_vec(),
+            positions: (start as u32..end as u32).collect(),
+            sequences: vec![StepSequence {
+                slot: 0,
+                q_start: 0,
+                q_len: (end - start) as u32,
+                kv_len: end as u32,
+            }],
+            page_tables: vec![PageTable {
+                pages: (0..pages).map(number).collect(),
+                starts: vec![0, pages as u32],
+                write_slots: (start..end)
+                    .map(|at| {
+                        number(at / page_tokens) * page_tokens as u32 + (at % page_tokens) as u32
+                    })
+                    .collect(),
+            }],
+            logit_rows: vec![(end - start - 1) as u32],
+            resets: if start == 0 { vec![reset] } else { vec![] },
+            ..StepInputs::default()
+        };
+        inputs.bucket = inputs.exact_bucket();
+        self.backend.begin(&inputs);
+        self.decoder.forward(&mut self.backend, inputs.bucket);
+        let vocabulary = self.model.config.vocab_size;
+        let row = SampleRow {
+            slot: 0,
+            live: true,
+            seed: 0,
+            choice: 0,
+            position: 0,
+            params: SampleParams::GREEDY,
+            mask: None,
+            bias: vec![],
+            top_n: vocabulary as u32,
+            forced: Some(1),
+        };
+        let samples = SampleInputs {
+            rows: vec![row],
+            vocabulary,
+        };
+        self.backend.sample(self.decoder.logits(), &samples);
+        let ticket = self.backend.end();
+        let output = self.backend.wait(ticket).expect("run a step");
+        assert!(output.bad_rows.is_empty());
+        assert_eq!(output.top_n[0].len(), vocabulary);
+        let mut logprobs = vec![f32::NAN; vocabulary];
+        for (token, logprob) in &output.top_n[0] {
+            logprobs[*token as usize] = *logprob;
+        }
+        logprobs
+    }
+}
+
+/// Log-probabilities differ from logits by one number for the whole row; so do these from either.
+fn centred(values: &[f32]) -> Vec<f64> {
+    let mean = values.iter().map(|value| f64::from(*value)).sum::<f64>() / values.len() as f64;
+    values
+        .iter()
+        .map(|value| f64::from(*value) - mean)
+        .collect()
+}
+
+fn relative_distance(ours: &[f32], golden: &[f32]) -> f64 {
+    let (ours, golden) = (centred(ours), centred(golden));
+    let norm = |values: &mut dyn Iterator<Item = f64>| {
+        values.map(|value| value * value).sum::<f64>().sqrt()
+    };
+    let distance = norm(&mut ours.iter().zip(&golden).map(|(ours, golden)| ours - golden));
+    distance / norm(&mut golden.iter().copied())
+}
+
+/// Returns the best token and its distance to the second best.
+fn best(logprobs: &[f32]) -> (u32, f32) {
+    let mut order: Vec<usize> = (0..logprobs.len()).collect();
+    order.sort_by(|left, right| logprobs[*right].total_cmp(&logprobs[*left]));
+    (order[0] as u32, logprobs[order[0]] - logprobs[order[1]])
+}
+
+/// Compares every position (one decode each), and the last one under several ways to cut the prompt.
+fn check_logits<B: Backend>(make: impl Fn() -> B, recipe: Recipe, kv: KvType, tolerance: f64) {
+    for name in MODELS {
+        let model = fixture::open(name);
+        let golden: Golden = fixture::golden(name);
+        let Golden { ids, .. } = &golden;
+        assert_eq!(
+            (ids.len(), golden.argmax.len(), golden.last.len()),
+            (40, 40, 128)
+        );
+        let mut bench = Bench::new(make(), &model, ids, recipe, kv);
+        let mut clear = 0;
+        let mut last = Vec::new();
+        for position in 0..ids.len() {
+            last = bench.step(position, position + 1);
+            let (token, gap) = best(&last);
+            if gap > CLEAR_GAP {
+                clear += 1;
+                assert_eq!(
+                    token, golden.argmax[position],
+                    "{name}, position {position}, gap {gap}"
+                );
+            }
+        }
+        assert!(
+            clear >= 25,
+            "{name}: only {clear} positions have a clear best token"
+        );
+        let distance = relative_distance(&last, &golden.last);
+        assert!(
+            distance < tolerance,
+            "{name}: last logits differ by {distance}"
+        );
+        for cuts in [vec![40], vec![17, 40], vec![1, 16, 33, 40]] {
+            let mut bench = Bench::new(make(), &model, ids, recipe, kv);
+            let mut start = 0;
+            let mut chunked = Vec::new();
+            for end in cuts {
+                chunked = bench.step(start, end);
+                start = end;
+            }
+            assert_eq!(
+                chunked, last,
+                "{name}: a chunk gives other bits than decodes"
+            );
+        }
+    }
+}
+
+/// Compares the greedy continuation through the whole engine.
+fn check_greedy<B: Backend + Send>(make: impl Fn() -> B, recipe: Recipe, kv: KvType) {
+    for name in MODELS {
+        let model = fixture::open(name);
+        let golden: Golden = fixture::golden(name);
+        let (prompt, expected) = golden.greedy.split_at(12);
+        let config = EngineConfig {
+            max_step_tokens: 5,
+            max_sequences: 2,
+            kv_tokens: 64,
+            context_tokens: 64,
+            prefix_cache: true,
+            recipe,
+            kv_type: kv,
+            weights_id: model.weights_digest.clone(),
+        };
+        let mut engine = BatchEngine::load(
+            make(),
+            &model.config,
+            &model,
+            Arc::new(Letters::new()),
+            &config,
+        )
+        .expect("load the model");
+        engine.submit(Request {
+            id: RequestId(1),
+            prompt: prompt.into(),
+            salt: 0,
+            seed: 0,
+            choice: 0,
+            max_tokens: 12,
+            params: SampleParams::GREEDY,
+            logit_bias: vec![],
+            logprobs: None,
+            stop: vec![],
+            stop_tokens: Arc::from([2]),
+            ignore_eos: false,
+        });
+        while engine.step().expect("run a step") {}
+        let outcomes = engine.take();
+        let [(RequestId(1), Outcome::Finished(generation))] = outcomes.as_slice() else {
+            panic!("{name}: {outcomes:?}")
+        };
+        assert_eq!(generation.tokens, expected, "{name}");
+        assert_eq!(generation.finish_reason, FinishReason::Length);
+        assert_eq!(
+            (generation.prompt_tokens, generation.completion_tokens),
+            (12, 12)
+        );
+    }
+}
+
+#[test]
+fn scalar_gives_the_golden_logits() {
+    check_logits(scalar, Recipe::F32, KvType::F32, 1e-3);
+}
+
+#[test]
+fn scalar_gives_the_golden_answers() {
+    check_greedy(scalar, Recipe::F32, KvType::F32);
+    check_greedy(|| Deferred::new(scalar()), Recipe::F32, KvType::F32);
+}

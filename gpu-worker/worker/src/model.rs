@@ -1,0 +1,190 @@
+//! Loads a model: files, text side, and an engine on this machine's device.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use batch_core::time::UnixMs;
+use inference::backend::cpu::{CpuBackend, CpuConfig, available_threads};
+use inference::backend::{BackendError, KvType, Recipe};
+use inference::engine::{BatchEngine, Engine, EngineConfig};
+use inference::model::{ModelConfig, ModelError, OpenedModel};
+use inference::text::{ChatTemplate, Specials, Tokenizer};
+use serde_json::Value;
+
+use crate::openai::{LineError, PromptText};
+
+/// Sequences that run at once, unless set.
+const SEQUENCES_DEFAULT: usize = 64;
+
+/// Rows of a step, unless set: 64 decodes leave 192 rows for prompts.
+const STEP_TOKENS_DEFAULT: usize = 256;
+
+/// Tokens that the KV cache holds, unless set or memory is short: 64 sequences of 512.
+const KV_TOKENS_DEFAULT: usize = 64 * 512;
+
+/// Share of the memory that the KV cache may take unless set: a quarter.
+const KV_MEMORY_DIVISOR: u64 = 4;
+
+/// How an engine is set up. None is the default for the machine.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct EngineOptions {
+    /// Threads.
+    pub threads: Option<usize>,
+    /// Sequences that run at once.
+    pub sequences: Option<usize>,
+    /// Rows of a step.
+    pub step_tokens: Option<usize>,
+    /// Tokens that the KV cache holds.
+    pub kv_tokens: Option<usize>,
+    /// How products are computed; bf16 by default.
+    pub precision: Option<Recipe>,
+    /// The most tokens of prompt and output; the model's own limit by default.
+    pub context_tokens: Option<usize>,
+}
+
+/// Why a model cannot be loaded.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// Its files.
+    #[error("open the model")]
+    Open(#[from] ModelError),
+    /// The device.
+    #[error("load the model onto the device")]
+    Device(#[from] BackendError),
+    /// It cannot serve text.
+    #[error("the model at {0} has no tokenizer: fetch its tokenizer.json, too")]
+    NoTokenizer(String),
+}
+
+/// A model on the device.
+pub struct LoadedModel {
+    /// Its id in the catalog.
+    pub id: String,
+    /// Its text side.
+    pub text: Arc<ModelText>,
+    /// Its engine.
+    pub engine: Box<dyn Engine>,
+    /// Sequences that the engine runs at once.
+    pub sequences: usize,
+}
+
+impl std::fmt::Debug for LoadedModel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LoadedModel").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+/// A model's tokenizer, chat template and stop tokens.
+#[derive(Debug)]
+pub struct ModelText {
+    tokenizer: Arc<Tokenizer>,
+    template: Option<Arc<ChatTemplate>>,
+    stop_tokens: Arc<[u32]>,
+    bos_token: Option<u32>,
+}
+
+impl ModelText {
+    /// Returns the tokens that end a text.
+    #[must_use]
+    pub fn stop_tokens(&self) -> Arc<[u32]> {
+        Arc::clone(&self.stop_tokens)
+    }
+}
+
+impl PromptText for ModelText {
+    fn chat(&self, messages: &Value, now: UnixMs) -> Result<Vec<u32>, LineError> {
+        let Some(template) = &self.template else {
+            return Err(LineError::unsupported("messages", "this model has no chat template; use /v1/completions"));
+        };
+        template
+            .encode(&self.tokenizer, messages, None, &serde_json::Map::new(), now.secs())
+            .map_err(|error| LineError::invalid("messages", "invalid_messages", format!("The chat template refuses the messages: {error}.")))
+    }
+
+    fn plain(&self, text: &str) -> Vec<u32> {
+        let mut ids: Vec<u32> = self.bos_token.into_iter().collect();
+        ids.extend(self.tokenizer.encode(text, Specials::Plain));
+        ids
+    }
+
+    fn token_bytes(&self, token: u32) -> Vec<u8> {
+        self.tokenizer.token_bytes(token).to_vec()
+    }
+}
+
+/// Opens the model at `path` and loads it onto the CPU.
+///
+/// # Errors
+///
+/// [`LoadError`].
+pub fn load(id: &str, path: &Path, options: &EngineOptions) -> Result<LoadedModel, LoadError> {
+    let opened = inference::model::open(path)?;
+    let Some(tokenizer) = opened.tokenizer.clone() else {
+        return Err(LoadError::NoTokenizer(path.display().to_string()));
+    };
+    let text = Arc::new(ModelText {
+        tokenizer: Arc::clone(&tokenizer),
+        template: opened.chat_template.clone(),
+        stop_tokens: Arc::clone(&opened.stop_tokens),
+        bos_token: opened.bos_token,
+    });
+    let sequences = options.sequences.unwrap_or(SEQUENCES_DEFAULT);
+    let engine = load_engine(&opened, tokenizer, sequences, options)?;
+    Ok(LoadedModel { id: id.to_owned(), text, engine, sequences })
+}
+
+fn load_engine(
+    opened: &OpenedModel,
+    tokenizer: Arc<Tokenizer>,
+    sequences: usize,
+    options: &EngineOptions,
+) -> Result<Box<dyn Engine>, LoadError> {
+    let recipe = options.precision.unwrap_or(Recipe::Bf16);
+    let kv_type = match recipe {
+        Recipe::F32 => KvType::F32,
+        Recipe::Bf16 | Recipe::Int8 => KvType::Bf16,
+    };
+    let step_tokens = options.step_tokens.unwrap_or(STEP_TOKENS_DEFAULT).max(sequences);
+    let context_tokens = options.context_tokens.unwrap_or(opened.config.context_tokens);
+    let kv_tokens = options.kv_tokens.unwrap_or_else(|| kv_tokens_default(&opened.config, kv_type));
+    let backend = CpuBackend::new(CpuConfig {
+        threads: options.threads.unwrap_or_else(available_threads),
+        max_rows: step_tokens,
+        recipe,
+        isa: None,
+    })?;
+    let config = EngineConfig {
+        max_step_tokens: step_tokens,
+        max_sequences: sequences,
+        kv_tokens,
+        context_tokens,
+        prefix_cache: true,
+        recipe,
+        kv_type,
+        weights_id: opened.weights_digest.clone(),
+    };
+    Ok(Box::new(BatchEngine::load(backend, &opened.config, opened, tokenizer, &config)?))
+}
+
+/// Enough for the usual file, at least one full context where memory allows, never over a quarter of it.
+fn kv_tokens_default(config: &ModelConfig, kv_type: KvType) -> usize {
+    let value_bytes = match kv_type {
+        KvType::F32 => 4,
+        KvType::Bf16 => 2,
+        KvType::Fp8 => 1,
+    };
+    let token_bytes = (config.layers * config.kv_heads * config.head_dim * 2 * value_bytes).max(1) as u64;
+    let affordable = memory_bytes().map_or(u64::MAX, |bytes| bytes / KV_MEMORY_DIVISOR) / token_bytes;
+    let wanted = KV_TOKENS_DEFAULT.max(config.context_tokens) as u64;
+    wanted.min(affordable).max(1) as usize
+}
+
+/// Returns the memory that this process may use: the control group's limit, or the machine's.
+fn memory_bytes() -> Option<u64> {
+    let limit = std::fs::read_to_string("/sys/fs/cgroup/memory.max").ok().and_then(|text| text.trim().parse().ok());
+    let total = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
+        let line = text.lines().find(|line| line.starts_with("MemTotal:"))?;
+        line.split_whitespace().nth(1)?.parse::<u64>().ok().map(|kib| kib * 1024)
+    });
+    [limit, total].into_iter().flatten().min()
+}

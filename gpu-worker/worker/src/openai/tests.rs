@@ -1,0 +1,286 @@
+//! Bodies in, sequences and answers out.
+
+use batch_core::batch::{Endpoint, TokenCounts};
+use batch_core::id::LineNo;
+use batch_core::time::UnixMs;
+use expect_test::{Expect, expect};
+use inference::engine::{FinishReason, Generation, RequestFailure, TokenLogprob};
+use serde_json::Value;
+
+use super::{Answerer, LineContext, LineError, PreparedLine, PromptText, answer, failure, prepare, token_counts};
+
+/// One token a byte; a chat is `role: content` lines.
+struct Bytes;
+
+impl PromptText for Bytes {
+    fn chat(&self, messages: &Value, _now: UnixMs) -> Result<Vec<u32>, LineError> {
+        let text: String = messages
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(|m| format!("{}: {}\n", m["role"].as_str().unwrap(), m["content"].as_str().unwrap()))
+            .collect();
+        Ok(self.plain(&text))
+    }
+
+    fn plain(&self, text: &str) -> Vec<u32> {
+        text.bytes().map(u32::from).collect()
+    }
+
+    fn token_bytes(&self, token: u32) -> Vec<u8> {
+        vec![u8::try_from(token).unwrap_or(b'?')]
+    }
+}
+
+fn context(endpoint: Endpoint) -> LineContext<'static> {
+    LineContext {
+        endpoint,
+        run: "batch_1",
+        custom_id: "\"a\"",
+        line: LineNo(1),
+        created_at: UnixMs(1_790_000_000_000),
+        context_tokens: 1_000,
+    }
+}
+
+fn run(endpoint: Endpoint, body: &str) -> Result<PreparedLine, LineError> {
+    prepare(body, &context(endpoint), &Bytes)
+}
+
+fn prompt_of(line: &PreparedLine, index: usize) -> String {
+    line.sequences[index].prompt.iter().map(|id| char::from(u8::try_from(*id).unwrap())).collect()
+}
+
+/// Renders each body's error as `param code: message`, or `ok`.
+fn check(endpoint: Endpoint, bodies: &[&str], expected: &Expect) {
+    let mut out = String::new();
+    for body in bodies {
+        match run(endpoint, body) {
+            Ok(_) => out.push_str("ok\n"),
+            Err(e) => out.push_str(&format!(
+                "{} {} {}: {}\n",
+                e.status,
+                e.param.unwrap_or_default(),
+                e.code.unwrap_or_default(),
+                e.message
+            )),
+        }
+    }
+    expected.assert_eq(&out);
+}
+
+const USER: &str = r#""messages":[{"role":"user","content":"hi"}]"#;
+
+fn chat(rest: &str) -> String {
+    if rest.is_empty() { format!("{{{USER}}}") } else { format!("{{{USER},{rest}}}") }
+}
+
+#[test]
+fn bad_values_name_the_field_the_value_and_the_limit() {
+    let bodies: Vec<String> = [
+        "",
+        r#""max_tokens":-1"#,
+        r#""max_tokens":0"#,
+        r#""max_tokens":"5""#,
+        r#""max_tokens":2.0"#,
+        r#""max_completion_tokens":1.5"#,
+        r#""temperature":9"#,
+        r#""temperature":"hot""#,
+        r#""top_p":-1"#,
+        r#""n":0"#,
+        r#""stop":["a","b","c","d","e"]"#,
+        r#""stop":"""#,
+        r#""stop":7"#,
+        r#""seed":"x""#,
+        r#""seed":1.5"#,
+        r#""top_logprobs":3"#,
+        r#""logprobs":true,"top_logprobs":21"#,
+        r#""logit_bias":{"x":1}"#,
+        r#""frequency_penalty":-3"#,
+        r#""stream":true"#,
+    ]
+    .iter()
+    .map(|rest| chat(rest))
+    .collect();
+    let bodies: Vec<&str> = bodies.iter().map(String::as_str).collect();
+    check(Endpoint::ChatCompletions, &bodies, &expect![[""]]);
+}
+
+#[test]
+fn what_is_not_built_is_an_error_and_never_dropped() {
+    let bodies: Vec<String> = [
+        r#""response_format":{"type":"json_object"}"#,
+        r#""response_format":{"type":"json_schema","json_schema":{}}"#,
+        r#""response_format":{"type":"text"}"#,
+        r#""tools":[{"type":"function"}]"#,
+        r#""tools":[]"#,
+        r#""tool_choice":"required""#,
+        r#""modalities":["text","audio"]"#,
+    ]
+    .iter()
+    .map(|rest| chat(rest))
+    .collect();
+    let bodies: Vec<&str> = bodies.iter().map(String::as_str).collect();
+    check(Endpoint::ChatCompletions, &bodies, &expect![[""]]);
+}
+
+#[test]
+fn messages_are_checked_one_by_one() {
+    check(
+        Endpoint::ChatCompletions,
+        &[
+            r#"{}"#,
+            r#"{"messages":[]}"#,
+            r#"{"messages":"hi"}"#,
+            r#"{"messages":[3]}"#,
+            r#"{"messages":[{"content":"x"}]}"#,
+            r#"{"messages":[{"role":"king","content":"x"}]}"#,
+            r#"{"messages":[{"role":"user"}]}"#,
+            r#"{"messages":[{"role":"user","content":7}]}"#,
+            r#"{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}]}"#,
+            r#"{"messages":[{"role":"assistant","content":null,"tool_calls":[{}]}]}"#,
+            r#"[]"#,
+            r#"{"messages":"#,
+        ],
+        &expect![[""]],
+    );
+}
+
+#[test]
+fn parts_are_joined_and_developer_is_system() {
+    let body = r#"{"messages":[{"role":"developer","content":"Be brief."},
+        {"role":"user","content":[{"type":"text","text":"Say "},{"type":"text","text":"hi"}]}]}"#;
+    let line = run(Endpoint::ChatCompletions, body).unwrap();
+    assert_eq!(prompt_of(&line, 0), "system: Be brief.\nuser: Say hi\n");
+}
+
+#[test]
+fn lone_surrogate_becomes_the_replacement_character() {
+    for (written, read) in [
+        (r"cut \ud83d", "cut \u{fffd}"),
+        (r"\ude00!", "\u{fffd}!"),
+        (r"\ud83d\ud83d\ude00", "\u{fffd}\u{1f600}"),
+        (r"\\ud83d", "\\ud83d"),
+        (r"\u00e9", "\u{e9}"),
+    ] {
+        let fields = super::fields::parse(&format!(r#"{{"x":"{written}"}}"#)).unwrap();
+        assert_eq!(fields.string("x").unwrap(), Some(read), "{written}");
+    }
+}
+
+#[test]
+fn seed_keeps_its_value_whatever_its_size() {
+    let seed = |text: &str| run(Endpoint::ChatCompletions, &chat(&format!("\"seed\":{text}"))).unwrap().sequences[0].seed;
+    assert_eq!(seed("9007199254740993"), 9_007_199_254_740_993);
+    assert_ne!(seed("9007199254740993"), seed("9007199254740992"));
+    assert_eq!(seed("18446744073709551615"), u64::MAX);
+    assert_eq!(seed("-1"), u64::MAX);
+    let without = run(Endpoint::ChatCompletions, &chat("")).unwrap().sequences[0].seed;
+    assert_eq!(without, run(Endpoint::ChatCompletions, &chat("")).unwrap().sequences[0].seed);
+}
+
+#[test]
+fn max_tokens_is_the_room_that_is_left_when_absent_or_larger() {
+    let max = |rest: &str| run(Endpoint::ChatCompletions, &chat(rest)).unwrap().sequences[0].max_tokens;
+    let prompt = "user: hi\n".len() as u32;
+    assert_eq!(max(""), 1_000 - prompt);
+    assert_eq!(max(r#""max_tokens":5000"#), 1_000 - prompt);
+    assert_eq!(max(r#""max_tokens":7"#), 7);
+    assert_eq!(max(r#""max_tokens":7,"max_completion_tokens":3"#), 3);
+}
+
+#[test]
+fn completions_take_every_form_of_prompt() {
+    let count = |prompt: &str| run(Endpoint::Completions, &format!("{{\"prompt\":{prompt},\"n\":2}}")).map(|l| l.sequences.len());
+    assert_eq!(count(r#""x""#), Ok(2));
+    assert_eq!(count(r#"["x","y"]"#), Ok(4));
+    assert_eq!(count("[1,2,3]"), Ok(2));
+    assert_eq!(count("[[1],[2],[3]]"), Ok(6));
+    check(
+        Endpoint::Completions,
+        &[r#"{"prompt":[]}"#, r#"{"prompt":{}}"#, r#"{"prompt":[1,"x"]}"#, r#"{}"#, r#"{"prompt":"x","best_of":3}"#, r#"{"prompt":"x","suffix":"y"}"#],
+        &expect![[""]],
+    );
+}
+
+#[test]
+fn responses_read_instructions_and_items() {
+    let body = r#"{"instructions":"Be kind.","input":[{"role":"user","content":[{"type":"input_text","text":"hi"}]}]}"#;
+    assert_eq!(prompt_of(&run(Endpoint::Responses, body).unwrap(), 0), "system: Be kind.\nuser: hi\n");
+    check(
+        Endpoint::Responses,
+        &[
+            r#"{"input":"hi","previous_response_id":"resp_1"}"#,
+            r#"{"input":"hi","background":true}"#,
+            r#"{"input":"hi","text":{"format":{"type":"json_schema"}}}"#,
+            r#"{"input":[{"type":"function_call"}]}"#,
+            r#"{"input":[]}"#,
+            r#"{"input":7}"#,
+        ],
+        &expect![[""]],
+    );
+}
+
+fn generation(text: &str, finish_reason: FinishReason) -> Generation {
+    Generation {
+        text: text.to_owned(),
+        tokens: vec![104, 105],
+        logprobs: None,
+        finish_reason,
+        prompt_tokens: 9,
+        cached_tokens: 4,
+        completion_tokens: 2,
+    }
+}
+
+const ANSWERER: Answerer<'static> = Answerer {
+    model: "m",
+    fingerprint: "fp",
+    request_id: "batch_req_ab",
+    now: UnixMs(1_790_000_100_000),
+};
+
+#[test]
+fn chat_answer_has_every_field() {
+    let line = run(Endpoint::ChatCompletions, &chat("")).unwrap();
+    let mut with_logprobs = generation("hi", FinishReason::Stop);
+    with_logprobs.logprobs = Some(vec![TokenLogprob { token: 104, logprob: -0.5, top: vec![(104, -0.5), (0xe9, -1.5)] }]);
+    let body = answer(&line.shape, &[with_logprobs], &ANSWERER, &Bytes).unwrap();
+    expect![[""]].assert_eq(&body);
+}
+
+#[test]
+fn completion_answer_echoes_and_counts_each_prompt_once() {
+    let line = run(Endpoint::Completions, r#"{"prompt":["ab","c"],"n":2,"echo":true}"#).unwrap();
+    let generations = vec![generation("!", FinishReason::Length); 4];
+    assert_eq!(token_counts(&line.shape, &generations), TokenCounts { input: 18, cached: 8, output: 8 });
+    expect![[""]].assert_eq(&answer(&line.shape, &generations, &ANSWERER, &Bytes).unwrap());
+}
+
+#[test]
+fn response_that_was_cut_is_incomplete() {
+    let line = run(Endpoint::Responses, r#"{"input":"hi","max_output_tokens":2}"#).unwrap();
+    let body = answer(&line.shape, &[generation("hi", FinishReason::Length)], &ANSWERER, &Bytes).unwrap();
+    expect![[""]].assert_eq(&body);
+}
+
+#[test]
+fn number_that_is_not_finite_is_an_error_and_never_null() {
+    let line = run(Endpoint::ChatCompletions, &chat(r#""logprobs":true"#)).unwrap();
+    for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+        let mut generation = generation("hi", FinishReason::Stop);
+        generation.logprobs = Some(vec![TokenLogprob { token: 104, logprob: bad, top: vec![] }]);
+        let error = answer(&line.shape, &[generation], &ANSWERER, &Bytes).unwrap_err();
+        assert_eq!((error.status, error.code.as_deref()), (500, Some("non_finite_result")));
+    }
+}
+
+#[test]
+fn context_that_is_too_long_is_the_lines_400() {
+    let error = failure(
+        Endpoint::ChatCompletions,
+        &RequestFailure::ContextTooLong { prompt_tokens: 9_000, context_tokens: 8_192 },
+    );
+    assert_eq!((error.status, error.param.as_deref(), error.code.as_deref()), (400, Some("messages"), Some("context_length_exceeded")));
+    assert!(error.message.contains("8192") && error.message.contains("9000"), "{}", error.message);
+}

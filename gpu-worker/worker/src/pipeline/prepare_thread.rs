@@ -1,0 +1,56 @@
+//! Parses, templates and tokenises lines, so that the engine's thread never waits for text.
+
+use std::sync::Arc;
+use std::sync::mpsc;
+
+use tokio::sync::mpsc as async_mpsc;
+
+use super::engine_thread::ToEngine;
+use super::{Finished, FromEngine, LineJob, ToPrepare};
+use crate::model::ModelText;
+use crate::openai::{self, LineContext};
+
+/// Serves the inbox until it closes.
+pub(super) fn run(
+    inbox: &mpsc::Receiver<ToPrepare>,
+    to_engine: &mpsc::Sender<ToEngine>,
+    results: &async_mpsc::UnboundedSender<FromEngine>,
+    text: &Arc<ModelText>,
+    context_tokens: u32,
+) {
+    while let Ok(message) = inbox.recv() {
+        let sent = match message {
+            ToPrepare::Run(job) => prepare(*job, to_engine, results, text, context_tokens),
+            ToPrepare::Cancel(key) => to_engine.send(ToEngine::Cancel(key)).is_ok(),
+        };
+        if !sent {
+            return;
+        }
+    }
+}
+
+fn prepare(
+    job: LineJob,
+    to_engine: &mpsc::Sender<ToEngine>,
+    results: &async_mpsc::UnboundedSender<FromEngine>,
+    text: &Arc<ModelText>,
+    context_tokens: u32,
+) -> bool {
+    let context = LineContext {
+        endpoint: job.endpoint,
+        run: &job.run,
+        custom_id: &job.custom_id,
+        line: job.line,
+        created_at: job.created_at,
+        context_tokens,
+    };
+    match openai::prepare(&job.body, &context, &**text) {
+        Ok(line) => to_engine
+            .send(ToEngine::Run { key: job.key, endpoint: job.endpoint, request_id: job.request_id, salt: job.salt, line })
+            .is_ok(),
+        Err(error) => {
+            let finished = Finished { key: job.key, request_id: job.request_id, outcome: Err(error) };
+            results.send(FromEngine::Line(Box::new(finished))).is_ok()
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! Commits, the look for stopped batches, and the drain.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use batch_core::blob_key::BlobKey;
+use batch_core::lifecycle::{Effect, Event, State};
+use batch_core::message::{DispatchJob, QueueName, SCHEMA, ShardJob, StageJob};
+use batch_io::IoError;
+use batch_io::store::Commit;
+use serde::Serialize;
+
+use super::held::Held;
+use super::{Service, chain, warn_on_error};
+use crate::pipeline::Pipeline;
+
+impl Service {
+    /// Writes the shard's results so far, and renews its lease. Trouble leaves the draft for the next time.
+    pub(super) async fn commit(&mut self, pipeline: &Pipeline, id: u64) {
+        match self.try_commit(id).await {
+            Ok(Commit::Ok(shard)) => {
+                let now = (self.context.platform.clock)();
+                let Some(held) = self.held.get_mut(&id) else { return };
+                let done = held.draft().last;
+                held.committed(shard, now);
+                if done && held.is_finished() {
+                    self.finish_shard(pipeline, id).await;
+                }
+            }
+            Ok(Commit::Fenced | Commit::Closed) => {
+                tracing::info!(shard = id, "the shard is no longer this worker's");
+                self.abandon(pipeline, id).await;
+            }
+            Err(error) => tracing::warn!(error = %chain(&error), "commit results; tried again"),
+        }
+    }
+
+    async fn try_commit(&mut self, id: u64) -> Result<Commit, IoError> {
+        let now = (self.context.platform.clock)();
+        let Some(held) = self.held.get_mut(&id) else { return Ok(Commit::Fenced) };
+        let draft = held.draft();
+        let segment = match draft.segment {
+            Some((segment, bytes)) => {
+                let key = BlobKey::Segment {
+                    tenant: held.tenant.clone(),
+                    batch: held.batch,
+                    shard: held.shard.id.clone(),
+                    segment,
+                };
+                self.context.platform.blobs.put(&key, bytes).await?;
+                Some(segment)
+            }
+            None => None,
+        };
+        self.context
+            .store
+            .commit_shard(&held.tenant, held.batch, &held.shard, segment, draft.delta, draft.last, now)
+            .await
+    }
+
+    /// The shard is done: drops its message, seals the batch if it was the last, and asks for more work.
+    async fn finish_shard(&mut self, pipeline: &Pipeline, id: u64) {
+        let Some(held) = self.held.remove(&id) else { return };
+        tracing::info!(batch.id = %held.batch, shard.id = %held.shard.id, "shard done");
+        self.delete_message(&held).await;
+        if let Err(error) = self.seal_if_done(&held).await {
+            // Reconcile looks at the batch soon: the last commit made it due.
+            tracing::warn!(error = %chain(&*error), "seal a batch");
+        }
+        let rate = self.rate.tokens_per_s();
+        if rate > 0 {
+            warn_on_error("record the rate", self.context.store.record_rate(pipeline.model_id(), rate).await);
+        }
+        let job = DispatchJob { schema: SCHEMA, model: Some(pipeline.model_id().to_owned()) };
+        warn_on_error("ask for shards", self.send(&QueueName::Dispatch, &job).await);
+    }
+
+    async fn seal_if_done(&self, held: &Held) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        let now = (self.context.platform.clock)();
+        let Some(run) = self.context.store.load_run(&held.tenant, held.batch).await? else { return Ok(()) };
+        if !run.state.is_open() || run.shards_done < run.shards_total {
+            return Ok(());
+        }
+        let applied = self.context.store.apply(&held.tenant, held.batch, Event::AllShardsDone, now).await?;
+        if applied.effects.contains(&Effect::Finalize) {
+            let job = StageJob { schema: SCHEMA, tenant: held.tenant.clone(), batch: held.batch };
+            self.send(&QueueName::Finalize, &job).await?;
+        }
+        Ok(())
+    }
+
+    /// Looks whether the batches of held shards are being stopped.
+    pub(super) async fn control(&mut self, pipeline: &Pipeline) {
+        for id in self.held.keys().copied().collect::<Vec<_>>() {
+            let Some(held) = self.held.get(&id) else { continue };
+            let run = self.context.store.load_run(&held.tenant, held.batch).await;
+            let Some(run) = warn_on_error("look at a batch", run) else { continue };
+            match run.map(|run| run.state) {
+                Some(State::InProgress) => {}
+                Some(State::Draining(_)) => {
+                    self.commit(pipeline, id).await;
+                    self.abandon(pipeline, id).await;
+                }
+                Some(State::Validating | State::Sealed(_) | State::Ended(_)) | None => {
+                    self.abandon(pipeline, id).await;
+                }
+            }
+        }
+    }
+
+    /// Drops a shard whose results nobody wants any more.
+    async fn abandon(&mut self, pipeline: &Pipeline, id: u64) {
+        let Some(held) = self.held.remove(&id) else { return };
+        for key in held.open_keys() {
+            self.owners.remove(&key);
+            pipeline.cancel(key);
+        }
+        self.delete_message(&held).await;
+    }
+
+    /// Commits what is finished, and gives the rest back: no loss is counted.
+    pub(super) async fn drain(&mut self, pipeline: &mut Pipeline) {
+        tracing::info!(shards = self.held.len(), "drain");
+        for id in self.held.keys().copied().collect::<Vec<_>>() {
+            self.commit(pipeline, id).await;
+            let Some(held) = self.held.remove(&id) else { continue };
+            for key in held.open_keys() {
+                pipeline.cancel(key);
+            }
+            warn_on_error("give a shard back", self.hand_back(&held).await);
+        }
+    }
+
+    async fn hand_back(&self, held: &Held) -> Result<(), IoError> {
+        let now = (self.context.platform.clock)();
+        if self.context.store.hand_back(&held.tenant, held.batch, &held.shard, now).await? {
+            let job = ShardJob {
+                schema: SCHEMA,
+                tenant: held.tenant.clone(),
+                batch: held.batch,
+                shard: held.shard.id.clone(),
+            };
+            self.send(&held.queue, &job).await?;
+        }
+        self.delete_message(held).await;
+        Ok(())
+    }
+
+    async fn delete_message(&self, held: &Held) {
+        let deleted = self.context.platform.queue.delete(&held.queue, &held.receipt).await;
+        warn_on_error("delete a message", deleted);
+    }
+
+    async fn send(&self, queue: &QueueName, job: &(impl Serialize + Sync)) -> Result<(), IoError> {
+        let body = serde_json::to_string(job)
+            .map_err(|error| IoError::new("write message", "job", batch_io::IoKind::Corrupt).because(error))?;
+        Arc::clone(&self.context.platform.queue).send(queue, vec![body], Duration::ZERO).await
+    }
+}

@@ -1,0 +1,205 @@
+//! Receives messages and claims their shards.
+
+use std::time::Duration;
+
+use batch_core::blob_key::BlobKey;
+use batch_core::message::{Lane, QueueName, SCHEMA, ShardJob};
+use batch_core::shard::Shard;
+use batch_io::port::Message;
+use batch_io::store::ShardClaim;
+use batch_io::{IoError, IoKind};
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use futures::{FutureExt as _, TryStreamExt as _};
+
+use super::held::{Claimed, Held};
+use super::{Context, SLOTS, Service, chain, warn_on_error};
+use crate::pipeline::{LineKey, Pipeline};
+
+/// How long a shard that must not run now waits before it is looked at again.
+const RETRY_VISIBILITY: Duration = Duration::from_secs(1);
+
+/// One long poll of one queue. It is never dropped half-way: a received message would hide until its timeout.
+pub(super) struct Receiving {
+    queue: QueueName,
+    pending: Option<BoxFuture<'static, Result<Vec<Message>, IoError>>>,
+}
+
+impl std::fmt::Debug for Receiving {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Receiving").field("queue", &self.queue).finish_non_exhaustive()
+    }
+}
+
+impl Receiving {
+    pub(super) fn new(model: &str, lane: Lane) -> Self {
+        Self { queue: QueueName::Model { model: model.to_owned(), lane }, pending: None }
+    }
+
+    /// Begins a poll unless one is under way.
+    pub(super) fn start(&mut self, context: &Context) {
+        if self.pending.is_some() {
+            return;
+        }
+        let queue = std::sync::Arc::clone(&context.platform.queue);
+        let name = self.queue.clone();
+        let timing = context.store.timing();
+        let visibility = Duration::from_millis(timing.lease_ms.unsigned_abs());
+        let wait = Duration::from_millis(timing.control_ms.unsigned_abs());
+        self.pending = Some(async move { queue.receive(&name, 1, visibility, wait).await }.boxed());
+    }
+
+    /// Returns whether no poll is under way.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.pending.is_none()
+    }
+
+    /// Waits for the poll; for ever if there is none.
+    pub(super) async fn next(&mut self) -> Result<Vec<Message>, IoError> {
+        match &mut self.pending {
+            Some(pending) => {
+                let messages = pending.await;
+                self.pending = None;
+                messages
+            }
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Ends the poll, and shows what it received to others at once.
+    pub(super) async fn give_back(&mut self, context: &Context) {
+        let Some(pending) = self.pending.take() else { return };
+        for message in warn_on_error("receive shards", pending.await).unwrap_or_default() {
+            let shown = context.platform.queue.extend(&self.queue, &message.receipt, Duration::ZERO).await;
+            warn_on_error("give a message back", shown);
+        }
+    }
+}
+
+impl Service {
+    /// Returns whether another shard of this lane fits: two that keep the engine full, and a fast one beside.
+    pub(super) fn has_room(&self, pipeline: &Pipeline, lane: Lane) -> bool {
+        let held_in = |lane: Lane| {
+            self.held.values().filter(|held| matches!(&held.queue, QueueName::Model { lane: l, .. } if *l == lane)).count()
+        };
+        match lane {
+            Lane::Fast => held_in(Lane::Fast) < SLOTS,
+            Lane::Bulk => {
+                let open: usize = self.held.values().map(Held::open_lines).sum();
+                let starving = open < pipeline.sequences_at_once();
+                held_in(Lane::Bulk) < SLOTS || (starving && self.held.len() < SLOTS * 8)
+            }
+        }
+    }
+
+    /// Returns whether a shard must have this worker for itself.
+    pub(super) fn runs_alone(&self) -> bool {
+        self.held.values().any(|held| held.shard.alone)
+    }
+
+    pub(super) async fn claim(&mut self, pipeline: &Pipeline, messages: Result<Vec<Message>, IoError>, lane: Lane) {
+        let messages = match messages {
+            Ok(messages) => messages,
+            Err(error) => {
+                tracing::warn!(error = %chain(&error), "receive shards");
+                tokio::time::sleep(RETRY_VISIBILITY).await;
+                return;
+            }
+        };
+        let queue = QueueName::Model { model: pipeline.model_id().to_owned(), lane };
+        for message in messages {
+            if let Err(error) = self.claim_message(pipeline, &queue, &message).await {
+                // The message comes back by its timeout.
+                tracing::warn!(error = %chain(&error), "claim a shard");
+            }
+        }
+    }
+
+    async fn claim_message(&mut self, pipeline: &Pipeline, queue: &QueueName, message: &Message) -> Result<(), IoError> {
+        let port = std::sync::Arc::clone(&self.context.platform.queue);
+        let job: ShardJob = match serde_json::from_str(&message.body) {
+            Ok(job) => job,
+            Err(error) => {
+                tracing::error!(%error, "read a shard message; it is dropped");
+                return port.delete(queue, &message.receipt).await;
+            }
+        };
+        if job.schema > SCHEMA {
+            tracing::error!(schema = job.schema, "a message of a newer version: update this worker");
+            return Ok(());
+        }
+        let now = (self.context.platform.clock)();
+        let claim =
+            self.context.store.claim_shard(&job.tenant, job.batch, &job.shard, self.context.worker, now).await?;
+        match claim {
+            ShardClaim::Granted { shard, params, .. } => {
+                let claimed =
+                    Claimed { shard, params: &params, queue: queue.clone(), receipt: message.receipt.clone(), now };
+                self.open_shard(pipeline, claimed).await
+            }
+            ShardClaim::Finished | ShardClaim::Stopped => port.delete(queue, &message.receipt).await,
+            ShardClaim::Busy { until } => {
+                let wait = Duration::from_millis(until.since_ms(now).max(100).unsigned_abs());
+                port.extend(queue, &message.receipt, wait).await
+            }
+        }
+    }
+
+    async fn open_shard(&mut self, pipeline: &Pipeline, claimed: Claimed<'_>) -> Result<(), IoError> {
+        let (tenant, batch) = (claimed.params.tenant.clone(), claimed.params.id);
+        let (lines, segments) = self.fetch(&claimed).await?;
+        let next_key = &mut self.next_key;
+        let opened = Held::open(claimed, &lines, &segments, || {
+            *next_key += 1;
+            LineKey(*next_key)
+        });
+        let (mut held, jobs) = opened.map_err(|fault| {
+            IoError::new("open shard", format!("{tenant}/{batch}"), IoKind::Corrupt).because(fault)
+        })?;
+        tracing::info!(batch.id = %batch, shard.id = %held.shard.id, lines = jobs.len(), epoch = held.shard.epoch, "shard claimed");
+        let id = self.next_held;
+        self.next_held += 1;
+        self.owners.extend(held.open_keys().map(|key| (key, id)));
+        held.waiting = jobs;
+        self.held.insert(id, held);
+        self.start_waiting(pipeline);
+        Ok(())
+    }
+
+    /// Gives waiting lines to the engine: all, unless a shard must run alone and others are still here.
+    pub(super) fn start_waiting(&mut self, pipeline: &Pipeline) {
+        let others = self.held.len() > 1;
+        for held in self.held.values_mut() {
+            if held.shard.alone && others {
+                continue;
+            }
+            for job in held.waiting.drain(..) {
+                tracing::debug!(batch.id = %job.run, line.no = job.line.0, "line submitted");
+                pipeline.submit(job);
+            }
+        }
+    }
+
+    async fn fetch(&self, claimed: &Claimed<'_>) -> Result<(Bytes, Vec<Bytes>), IoError> {
+        let (tenant, batch) = (&claimed.params.tenant, claimed.params.id);
+        let shard: &Shard = &claimed.shard;
+        let lines = self.read(&BlobKey::Shard { tenant: tenant.clone(), batch, shard: shard.id.to_root() }).await?;
+        let mut segments = Vec::with_capacity(shard.segments.len());
+        for segment in &shard.segments {
+            let key = BlobKey::Segment { tenant: tenant.clone(), batch, shard: shard.id.clone(), segment: *segment };
+            segments.push(self.read(&key).await?);
+        }
+        Ok((lines, segments))
+    }
+
+    async fn read(&self, key: &BlobKey) -> Result<Bytes, IoError> {
+        let read = self.context.platform.blobs.get(key, 0, None).await?;
+        let capacity = usize::try_from(read.meta.bytes).unwrap_or(0);
+        let mut whole = Vec::with_capacity(capacity);
+        let mut body = read.body;
+        while let Some(chunk) = body.try_next().await? {
+            whole.extend_from_slice(&chunk);
+        }
+        Ok(whole.into())
+    }
+}

@@ -1,0 +1,9 @@
+//! Models on disk: where they lie, what `nightshift models` shows, and how one is fetched.
+
+mod list;
+mod pull;
+mod shelf;
+
+pub(crate) use list::list;
+pub(crate) use pull::pull;
+pub(crate) use shelf::Shelf;

@@ -1,0 +1,95 @@
+//! `nightshift worker`: one worker process, started and watched by `nightshift up`.
+
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use batch_io::embedded::Embedded;
+use batch_io::store::Store;
+use inference::backend::Recipe;
+use tokio::sync::watch;
+use worker::model::EngineOptions;
+use worker::service::{self, ServableModel};
+
+use crate::cli::{Precision, WorkerArgs};
+use crate::config::{Config, EngineSection};
+use crate::models::Shelf;
+
+/// Serves shards until it is told to stop, or its parent is gone.
+pub(crate) fn work(args: WorkerArgs) -> anyhow::Result<()> {
+    crate::logging::start("info", args.json);
+    end_with_parent()?;
+    let config = Config::load(args.config.as_deref())?;
+    let worker = args.id.parse().context("read --id")?;
+    let options = EngineOptions { threads: Some(args.threads), ..engine_options(&config.engine) };
+    let shelf = Shelf::open()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .context("start the runtime")?;
+    let served = runtime.block_on(async {
+        let embedded = Embedded::open(&args.data).with_context(|| format!("open {}", args.data.display()))?;
+        let platform = embedded.platform();
+        let context = service::Context {
+            store: Store::new(Arc::clone(&platform.records), config.settings.timing),
+            platform,
+            models: servable(&config, &shelf),
+            catalog: Arc::new(config.catalog),
+            worker,
+            options,
+        };
+        let (stop, stopped) = watch::channel(false);
+        tokio::spawn(async move {
+            crate::up::wait_for_signal().await;
+            // The service may have ended by itself.
+            let _ = stop.send(true);
+        });
+        service::run(context, stopped).await.context("serve shards")
+    });
+    // The engine's threads are in the middle of a step; the process ends without waiting for it.
+    runtime.shutdown_background();
+    served
+}
+
+/// Returns the models of the catalog that are on this machine.
+pub(crate) fn servable(config: &Config, shelf: &Shelf) -> Vec<ServableModel> {
+    let models = config.catalog.models().iter();
+    models.filter_map(|model| shelf.find(model).map(|path| ServableModel { id: model.id.clone(), path })).collect()
+}
+
+/// Turns the configuration's words into the engine's.
+pub(crate) fn engine_options(section: &EngineSection) -> EngineOptions {
+    EngineOptions {
+        threads: section.threads,
+        sequences: section.sequences,
+        step_tokens: section.step_tokens,
+        kv_tokens: section.kv_tokens,
+        precision: section.precision.map(recipe),
+        context_tokens: None,
+    }
+}
+
+/// Returns the recipe of a precision. `auto` is bf16 until a model is measured.
+pub(crate) fn recipe(precision: Precision) -> Recipe {
+    match precision {
+        Precision::Auto | Precision::Bf16 => Recipe::Bf16,
+        Precision::F32 => Recipe::F32,
+    }
+}
+
+/// A worker whose parent was killed would hold its leases, and its memory, for ever.
+#[cfg(target_os = "linux")]
+fn end_with_parent() -> anyhow::Result<()> {
+    use rustix::process::{Signal, getppid, set_parent_process_death_signal};
+    set_parent_process_death_signal(Some(Signal::KILL)).context("tie this worker to its parent")?;
+    // The parent may have died before the call.
+    if getppid().is_none_or(|parent| parent.is_init()) {
+        anyhow::bail!("the parent is gone");
+    }
+    Ok(())
+}
+
+#[cfg(not(target_os = "linux"))]
+fn end_with_parent() -> anyhow::Result<()> {
+    Ok(())
+}
