@@ -1,1 +1,3 @@
-//! System tests.
+//! System tests: the service as its users see it, with a real model and the real SDKs.
+
+mod architecture;

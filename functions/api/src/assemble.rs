@@ -29,9 +29,19 @@ struct Assembly<'a> {
 }
 
 /// Makes a blob of parts, in this order.
-pub(crate) async fn assemble(blobs: &Arc<dyn Blobs>, key: &BlobKey, parts: &[UploadPart]) -> Result<(), IoError> {
+pub(crate) async fn assemble(
+    blobs: &Arc<dyn Blobs>,
+    key: &BlobKey,
+    parts: &[UploadPart],
+) -> Result<(), IoError> {
     let id = blobs.multipart_begin(key).await?;
-    let assembly = Assembly { blobs, key, id: &id, tags: Vec::new(), packed: BytesMut::new() };
+    let assembly = Assembly {
+        blobs,
+        key,
+        id: &id,
+        tags: Vec::new(),
+        packed: BytesMut::new(),
+    };
     let made = assembly.run(parts).await;
     if made.is_err()
         && let Err(fault) = blobs.multipart_abort(key, &id).await
@@ -49,13 +59,19 @@ impl Assembly<'_> {
         if !self.packed.is_empty() || self.tags.is_empty() {
             self.flush().await?;
         }
-        self.blobs.multipart_finish(self.key, self.id, &self.tags).await?;
+        self.blobs
+            .multipart_finish(self.key, self.id, &self.tags)
+            .await?;
         Ok(())
     }
 
     /// Fills what is packed up to a part's least size, then copies the rest if it is large enough.
     async fn append(&mut self, part: &UploadPart) -> Result<(), IoError> {
-        let missing = if self.packed.is_empty() { 0 } else { COPY_BYTES_MIN - self.packed.len() as u64 };
+        let missing = if self.packed.is_empty() {
+            0
+        } else {
+            COPY_BYTES_MIN - self.packed.len() as u64
+        };
         let mut start = missing.min(part.bytes);
         self.pack(part, 0, start).await?;
         if part.bytes - start >= COPY_BYTES_MIN {
@@ -78,13 +94,21 @@ impl Assembly<'_> {
         while let Some(chunk) = body.next().await {
             self.packed.extend_from_slice(&chunk?);
         }
-        if self.packed.len() >= BLOB_PART_BYTES_MIN { self.flush().await } else { Ok(()) }
+        if self.packed.len() >= BLOB_PART_BYTES_MIN {
+            self.flush().await
+        } else {
+            Ok(())
+        }
     }
 
     async fn flush(&mut self) -> Result<(), IoError> {
         let body: Bytes = self.packed.split().freeze();
         let number = self.next_number();
-        self.tags.push(self.blobs.multipart_put(self.key, self.id, number, body).await?);
+        self.tags.push(
+            self.blobs
+                .multipart_put(self.key, self.id, number, body)
+                .await?,
+        );
         Ok(())
     }
 
@@ -107,5 +131,9 @@ pub(crate) async fn check_md5(
         }
     }
     let found = hex::encode(hash.finalize());
-    if found == expected { Ok(()) } else { Err(md5_mismatch(expected, &found).into()) }
+    if found == expected {
+        Ok(())
+    } else {
+        Err(md5_mismatch(expected, &found).into())
+    }
 }

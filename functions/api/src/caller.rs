@@ -34,14 +34,29 @@ pub(crate) struct Caller {
 impl FromRequestParts<Arc<Context>> for Caller {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, context: &Arc<Context>) -> Result<Self, ApiError> {
+    async fn from_request_parts(
+        parts: &mut Parts,
+        context: &Arc<Context>,
+    ) -> Result<Self, ApiError> {
         let now = context.now();
-        let header = |name: HeaderName| parts.headers.get(name).and_then(|value| value.to_str().ok());
-        let credentials = Credentials { authorization: header(AUTHORIZATION), api_key: header(API_KEY) };
+        let header = |name: HeaderName| {
+            parts
+                .headers
+                .get(name)
+                .and_then(|value| value.to_str().ok())
+        };
+        let credentials = Credentials {
+            authorization: header(AUTHORIZATION),
+            api_key: header(API_KEY),
+        };
         let principal = context.auth.authorize(credentials, now).await?;
         if let Some(slot) = parts.extensions.get::<TenantSlot>() {
             slot.0.get_or_init(|| principal.tenant.clone());
         }
-        Ok(Self { tenant: principal.tenant, key: principal.key, now })
+        Ok(Self {
+            tenant: principal.tenant,
+            key: principal.key,
+            now,
+        })
     }
 }

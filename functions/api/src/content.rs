@@ -6,7 +6,11 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 const FILENAME_BYTES_MAX: usize = 200;
 
 /// RFC 8187's attr-char, but for what is no letter or digit and rarely needed.
-const ATTR_CHAR: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+const ATTR_CHAR: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~');
 
 /// The headers that choose.
 #[derive(Debug, Clone, Copy, Default)]
@@ -34,11 +38,17 @@ impl Conditions<'_> {
     /// ignored, as RFC 9110 (section 14.2) allows.
     pub(crate) fn select(self, etag: &str, bytes: u64) -> Selection {
         let same = |tag: &str| tag == "*" || tag.strip_prefix("W/").unwrap_or(tag) == etag;
-        if self.if_none_match.is_some_and(|tags| tags.split(',').any(|tag| same(tag.trim()))) {
+        if self
+            .if_none_match
+            .is_some_and(|tags| tags.split(',').any(|tag| same(tag.trim())))
+        {
             return Selection::NotModified;
         }
         let fresh = self.if_range.is_none_or(|tag| tag.trim() == etag);
-        self.range.filter(|_| fresh).and_then(|range| parse_range(range, bytes)).unwrap_or(Selection::Whole)
+        self.range
+            .filter(|_| fresh)
+            .and_then(|range| parse_range(range, bytes))
+            .unwrap_or(Selection::Whole)
     }
 }
 
@@ -53,7 +63,10 @@ fn parse_range(range: &str, bytes: u64) -> Option<Selection> {
         return None;
     }
     let (start, end) = match (first.trim(), last.trim()) {
-        ("", suffix) => (bytes.saturating_sub(number(suffix)?), if number(suffix)? == 0 { 0 } else { bytes }),
+        ("", suffix) => (
+            bytes.saturating_sub(number(suffix)?),
+            if number(suffix)? == 0 { 0 } else { bytes },
+        ),
         (first, "") => (number(first)?, bytes),
         (first, last) => {
             let (first, last) = (number(first)?, number(last)?);
@@ -63,7 +76,11 @@ fn parse_range(range: &str, bytes: u64) -> Option<Selection> {
             (first, last.saturating_add(1).min(bytes))
         }
     };
-    Some(if start < end { Selection::Part { start, end } } else { Selection::OutOfRange })
+    Some(if start < end {
+        Selection::Part { start, end }
+    } else {
+        Selection::OutOfRange
+    })
 }
 
 /// Returns a `content-disposition` that is safe in a header whatever the name holds: an ASCII name, and the
@@ -72,11 +89,21 @@ fn parse_range(range: &str, bytes: u64) -> Option<Selection> {
 /// Source: RFC 6266, RFC 8187.
 pub(crate) fn disposition(filename: &str) -> String {
     let base = filename.rsplit(['/', '\\']).next().unwrap_or(filename);
-    let base = if base.trim().is_empty() || base.chars().all(|c| c == '.') { "file" } else { base };
+    let base = if base.trim().is_empty() || base.chars().all(|c| c == '.') {
+        "file"
+    } else {
+        base
+    };
     let clipped = clip(base);
     let ascii: String = clipped
         .chars()
-        .map(|c| if c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_' | ' ') { c } else { '_' })
+        .map(|c| {
+            if c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_' | ' ') {
+                c
+            } else {
+                '_'
+            }
+        })
         .collect();
     let encoded = utf8_percent_encode(&clipped, ATTR_CHAR);
     format!("attachment; filename=\"{ascii}\"; filename*=UTF-8''{encoded}")
@@ -105,7 +132,11 @@ mod tests {
     const ETAG: &str = "\"abc\"";
 
     fn check(range: &str, bytes: u64) -> Selection {
-        Conditions { range: Some(range), ..Conditions::default() }.select(ETAG, bytes)
+        Conditions {
+            range: Some(range),
+            ..Conditions::default()
+        }
+        .select(ETAG, bytes)
     }
 
     #[test]
@@ -126,35 +157,75 @@ mod tests {
 
     #[test]
     fn other_ranges_are_ignored_or_refused() {
-        for range in ["", "bytes", "bytes=", "bytes=-", "bytes=5-2", "bytes=0-1,3-4", "lines=0-1", "bytes=+1-2", "bytes=a-b"] {
+        for range in [
+            "",
+            "bytes",
+            "bytes=",
+            "bytes=-",
+            "bytes=5-2",
+            "bytes=0-1,3-4",
+            "lines=0-1",
+            "bytes=+1-2",
+            "bytes=a-b",
+        ] {
             assert_eq!(check(range, 10), Selection::Whole, "{range}");
         }
-        for (range, bytes) in [("bytes=10-", 10), ("bytes=10-20", 10), ("bytes=-0", 10), ("bytes=0-", 0), ("bytes=-1", 0)] {
-            assert_eq!(check(range, bytes), Selection::OutOfRange, "{range} of {bytes}");
+        for (range, bytes) in [
+            ("bytes=10-", 10),
+            ("bytes=10-20", 10),
+            ("bytes=-0", 10),
+            ("bytes=0-", 0),
+            ("bytes=-1", 0),
+        ] {
+            assert_eq!(
+                check(range, bytes),
+                Selection::OutOfRange,
+                "{range} of {bytes}"
+            );
         }
     }
 
     #[test]
     fn tags_decide_before_ranges() {
         let select = |if_range, if_none_match| {
-            Conditions { range: Some("bytes=0-0"), if_range, if_none_match }.select(ETAG, 10)
+            Conditions {
+                range: Some("bytes=0-0"),
+                if_range,
+                if_none_match,
+            }
+            .select(ETAG, 10)
         };
         let part = Selection::Part { start: 0, end: 1 };
         assert_eq!(select(Some("\"abc\""), None), part);
         assert_eq!(select(Some("\"other\""), None), Selection::Whole);
         assert_eq!(select(Some("W/\"abc\""), None), Selection::Whole);
         assert_eq!(select(None, Some("\"other\"")), part);
-        assert_eq!(select(None, Some("\"x\", W/\"abc\"")), Selection::NotModified);
+        assert_eq!(
+            select(None, Some("\"x\", W/\"abc\"")),
+            Selection::NotModified
+        );
         assert_eq!(select(None, Some("*")), Selection::NotModified);
     }
 
     #[test]
     fn downloads_have_names_that_are_safe_in_a_header() {
         let check = |name: &str, expected: &str| assert_eq!(disposition(name), expected);
-        check("a b.jsonl", "attachment; filename=\"a b.jsonl\"; filename*=UTF-8''a%20b.jsonl");
-        check("x\r\nset-cookie: \"y\"", "attachment; filename=\"x__set-cookie_ _y_\"; filename*=UTF-8''x%0D%0Aset-cookie%3A%20%22y%22");
-        check("../../etc/passwd", "attachment; filename=\"passwd\"; filename*=UTF-8''passwd");
-        check("é🌙.jsonl", "attachment; filename=\"__.jsonl\"; filename*=UTF-8''%C3%A9%F0%9F%8C%99.jsonl");
+        check(
+            "a b.jsonl",
+            "attachment; filename=\"a b.jsonl\"; filename*=UTF-8''a%20b.jsonl",
+        );
+        check(
+            "x\r\nset-cookie: \"y\"",
+            "attachment; filename=\"x__set-cookie_ _y_\"; filename*=UTF-8''x%0D%0Aset-cookie%3A%20%22y%22",
+        );
+        check(
+            "../../etc/passwd",
+            "attachment; filename=\"passwd\"; filename*=UTF-8''passwd",
+        );
+        check(
+            "é🌙.jsonl",
+            "attachment; filename=\"__.jsonl\"; filename*=UTF-8''%C3%A9%F0%9F%8C%99.jsonl",
+        );
         check("..", "attachment; filename=\"file\"; filename*=UTF-8''file");
         let long = disposition(&format!("{}.jsonl", "🌙".repeat(5_000)));
         assert!(long.len() < 1_000 && long.ends_with(".jsonl"), "{long}");

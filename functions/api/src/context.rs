@@ -21,7 +21,11 @@ pub trait Authorize: Send + Sync + 'static {
     /// # Errors
     ///
     /// The answer to send instead: a 401 for no or a wrong key.
-    async fn authorize(&self, credentials: Credentials<'_>, now: UnixMs) -> Result<Principal, WireError>;
+    async fn authorize(
+        &self,
+        credentials: Credentials<'_>,
+        now: UnixMs,
+    ) -> Result<Principal, WireError>;
 }
 
 /// What every handler needs.
@@ -51,12 +55,20 @@ impl Context {
     /// Names a new file and its blob.
     pub(crate) fn new_file(&self, tenant: &TenantId, now: UnixMs) -> (FileId, BlobKey) {
         let file = FileId::new(now, self.entropy());
-        (file, BlobKey::File { tenant: tenant.clone(), file })
+        (
+            file,
+            BlobKey::File {
+                tenant: tenant.clone(),
+                file,
+            },
+        )
     }
 }
 
 impl fmt::Debug for Context {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Context").field("settings", &self.settings).finish_non_exhaustive()
+        f.debug_struct("Context")
+            .field("settings", &self.settings)
+            .finish_non_exhaustive()
     }
 }

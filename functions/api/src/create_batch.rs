@@ -46,59 +46,104 @@ pub(crate) async fn create(
         let created = create_once(&context, &caller, &body, creation.clone()).await;
         if let Err(refused) = &created
             && refused.is_refusal()
-            && let Err(fault) = context.store.refuse_create(&caller.tenant, &creation, caller.now).await
+            && let Err(fault) = context
+                .store
+                .refuse_create(&caller.tenant, &creation, caller.now)
+                .await
         {
             tracing::warn!(error = %fault, "a refused create is not remembered");
         }
         created
     });
-    creating.await.unwrap_or_else(|ended| std::panic::resume_unwind(ended.into_panic()))
+    creating
+        .await
+        .unwrap_or_else(|ended| std::panic::resume_unwind(ended.into_panic()))
 }
 
-async fn create_once(context: &Arc<Context>, caller: &Caller, body: &Bytes, creation: Creation) -> Reply {
-    match context.store.find_retry(&caller.tenant, &creation, caller.now).await? {
+async fn create_once(
+    context: &Arc<Context>,
+    caller: &Caller,
+    body: &Bytes,
+    creation: Creation,
+) -> Reply {
+    match context
+        .store
+        .find_retry(&caller.tenant, &creation, caller.now)
+        .await?
+    {
         Some(Retry::Existing(batch)) => return existing(context, caller, batch).await,
         Some(Retry::Mismatch) => return Err(WireError::idempotency_mismatch().into()),
         None => {}
     }
     let asked = CreateBatch::parse(body)?;
-    let (input_file_id, mut input) = find_input(context, caller, &asked.input).await?;
-    let mut params = params(context, caller, asked, input_file_id).await?;
-    // The input may be deleted between the look and the create: then the batch is made without it, and fails.
-    loop {
-        params.input_bytes = input.as_ref().map(|file| file.bytes);
-        let new = NewBatch {
-            params: params.clone(),
-            pin: input.as_ref().map(|file| file.id),
-            creation: Some(creation.clone()),
-            rate_limit_per_hour: context.settings.batches_per_hour_max,
-            now: caller.now,
-        };
-        match context.store.create_batch(new).await? {
-            Created::Made => break,
-            Created::FileGone if input.is_some() => input = None,
-            Created::FileGone => {
-                return Err(IoError::new("create batch", params.id.to_string(), IoKind::Conflict).into());
-            }
-            Created::RateLimited { retry_after_s } => {
-                return Err(WireError::rate_limited(context.settings.batches_per_hour_max, retry_after_s).into());
-            }
-            Created::Existing(batch) => return existing(context, caller, batch).await,
-            Created::IdempotencyMismatch => return Err(WireError::idempotency_mismatch().into()),
+    let inline = matches!(asked.input, BatchInput::Inline(_));
+    let (input_file_id, input) = find_input(context, caller, &asked.input).await?;
+    let made_of_inline = input.as_ref().map(|file| file.id).filter(|_| inline);
+    let params = params(context, caller, asked, input_file_id).await?;
+    let created = place(context, params.clone(), input, &creation).await;
+    if let Some(file) = made_of_inline
+        && !matches!(created, Ok(Created::Made))
+    {
+        context
+            .store
+            .delete_file(&caller.tenant, file, caller.now)
+            .await?;
+    }
+    match created? {
+        Created::Made => {
+            ask_validate(context, &params).await;
+            show(context, caller, params.id).await
+        }
+        Created::RateLimited { retry_after_s } => Err(WireError::rate_limited(
+            context.settings.batches_per_hour_max,
+            retry_after_s,
+        )
+        .into()),
+        Created::Existing(batch) => existing(context, caller, batch).await,
+        Created::IdempotencyMismatch => Err(WireError::idempotency_mismatch().into()),
+        Created::FileGone => {
+            Err(IoError::new("create batch", params.id.to_string(), IoKind::Conflict).into())
         }
     }
-    ask_validate(context, &params).await;
-    show(context, caller, params.id).await
+}
+
+/// Writes the batch. If its input is deleted between the look and this, it is made without it, and fails
+/// in validation.
+async fn place(
+    context: &Context,
+    mut params: BatchParams,
+    input: Option<File>,
+    creation: &Creation,
+) -> Result<Created, IoError> {
+    params.input_bytes = input.as_ref().map(|file| file.bytes);
+    let mut new = NewBatch {
+        pin: input.map(|file| file.id),
+        creation: Some(creation.clone()),
+        rate_limit_per_hour: context.settings.batches_per_hour_max,
+        now: params.created_at,
+        params,
+    };
+    let created = context.store.create_batch(new.clone()).await?;
+    if created != Created::FileGone {
+        return Ok(created);
+    }
+    new.pin = None;
+    new.params.input_bytes = None;
+    context.store.create_batch(new).await
 }
 
 /// Reads what tells this create from another.
 fn creation(caller: &Caller, headers: &HeaderMap, body: &[u8]) -> Creation {
-    let retries = headers.get(X_STAINLESS_RETRY_COUNT).and_then(|value| value.to_str().ok()?.trim().parse().ok());
+    let retries = headers
+        .get(X_STAINLESS_RETRY_COUNT)
+        .and_then(|value| value.to_str().ok()?.trim().parse().ok());
     Creation {
         key: caller.key,
         body_sha256: hex::encode(Sha256::digest(body)),
         retry_count: retries.unwrap_or(0),
-        idempotency_sha256: headers.get(IDEMPOTENCY_KEY).map(|key| hex::encode(Sha256::digest(key.as_bytes()))),
+        idempotency_sha256: headers
+            .get(IDEMPOTENCY_KEY)
+            .map(|key| hex::encode(Sha256::digest(key.as_bytes()))),
     }
 }
 
@@ -116,10 +161,18 @@ async fn find_input(
         }
         BatchInput::File(name) => {
             let file = match name.parse::<FileId>() {
-                Ok(id) => context.store.load_file(&caller.tenant, id, caller.now).await?,
+                Ok(id) => {
+                    context
+                        .store
+                        .load_file(&caller.tenant, id, caller.now)
+                        .await?
+                }
                 Err(_) => None,
             };
-            Ok((name.clone(), file.filter(|file| file.purpose == Purpose::Batch)))
+            Ok((
+                name.clone(),
+                file.filter(|file| file.purpose == Purpose::Batch),
+            ))
         }
     }
 }
@@ -133,13 +186,21 @@ async fn params(
     let learned = context.store.list_rates().await?;
     let mut prices = BTreeMap::new();
     let mut rates = BTreeMap::new();
-    for model in context.catalog.models().iter().filter(|model| model.endpoints.contains(&asked.endpoint)) {
+    for model in context
+        .catalog
+        .models()
+        .iter()
+        .filter(|model| model.endpoints.contains(&asked.endpoint))
+    {
         prices.insert(model.id.clone(), model.price);
         if let Some(rate) = learned.get(&model.id).copied().or(model.tokens_per_s) {
             rates.insert(model.id.clone(), rate);
         }
     }
-    let window_ms = context.settings.window_override_ms.unwrap_or(asked.window_ms);
+    let window_ms = context
+        .settings
+        .window_override_ms
+        .unwrap_or(asked.window_ms);
     Ok(BatchParams {
         id: BatchId::new(caller.now, context.entropy()),
         tenant: caller.tenant.clone(),
@@ -160,20 +221,31 @@ async fn params(
 
 async fn existing(context: &Context, caller: &Caller, batch: BatchId) -> Reply {
     let mut response: Response = show(context, caller, batch).await?;
-    response.headers_mut().insert(X_NIGHTSHIFT_DEDUPLICATED, HeaderValue::from_static("true"));
+    response
+        .headers_mut()
+        .insert(X_NIGHTSHIFT_DEDUPLICATED, HeaderValue::from_static("true"));
     Ok(response)
 }
 
 /// Asks for validation. A message that is not sent is only a delay: reconcile sends it again.
 async fn ask_validate(context: &Context, params: &BatchParams) {
-    let job = StageJob { schema: SCHEMA, tenant: params.tenant.clone(), batch: params.id };
+    let job = StageJob {
+        schema: SCHEMA,
+        tenant: params.tenant.clone(),
+        batch: params.id,
+    };
     send_job(context, &QueueName::Validate, &job).await;
 }
 
 /// Sends a stage's message; a failure is logged and left to reconcile.
 pub(crate) async fn send_job(context: &Context, queue: &QueueName, job: &StageJob) {
     let body = serde_json::to_string(job).expect("a stage job holds texts and numbers alone");
-    if let Err(fault) = context.platform.queue.send(queue, vec![body], Duration::ZERO).await {
+    if let Err(fault) = context
+        .platform
+        .queue
+        .send(queue, vec![body], Duration::ZERO)
+        .await
+    {
         tracing::warn!(error = %fault, batch.id = %job.batch, "a message is left to reconcile");
     }
 }

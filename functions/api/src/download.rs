@@ -9,8 +9,8 @@ use batch_core::file::{File, Purpose};
 use batch_core::wire::WireError;
 use batch_io::port::BlobMeta;
 use http::header::{
-    ACCEPT_RANGES, CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, HeaderValue, IF_NONE_MATCH,
-    IF_RANGE, LOCATION, RANGE,
+    ACCEPT_RANGES, CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG,
+    HeaderValue, IF_NONE_MATCH, IF_RANGE, LOCATION, RANGE,
 };
 use http::{HeaderMap, HeaderName, Method, StatusCode};
 
@@ -33,7 +33,10 @@ pub(crate) async fn content(
 ) -> Reply {
     let file = find(&context, &caller, id).await?;
     let blobs = &context.platform.blobs;
-    if let Some(address) = blobs.presigned_get(&file.blob, &file.filename, ADDRESS_LIFE_S).await? {
+    if let Some(address) = blobs
+        .presigned_get(&file.blob, &file.filename, ADDRESS_LIFE_S)
+        .await?
+    {
         return Ok((StatusCode::FOUND, [(LOCATION, address)]).into_response());
     }
     let meta = blobs.head(&file.blob).await?;
@@ -57,7 +60,9 @@ pub(crate) async fn content(
     let mut response = Response::new(body);
     *response.status_mut() = status;
     describe(response.headers_mut(), &file, &meta);
-    response.headers_mut().insert(CONTENT_LENGTH, (end - start).into());
+    response
+        .headers_mut()
+        .insert(CONTENT_LENGTH, (end - start).into());
     if status == StatusCode::PARTIAL_CONTENT {
         let range = format!("bytes {start}-{}/{}", end - 1, meta.bytes);
         insert(response.headers_mut(), CONTENT_RANGE, &range);
@@ -68,9 +73,11 @@ pub(crate) async fn content(
 fn describe(headers: &mut HeaderMap, file: &File, meta: &BlobMeta) {
     let media_type = match file.purpose {
         Purpose::Batch | Purpose::BatchOutput => "application/jsonl",
-        Purpose::Assistants | Purpose::FineTune | Purpose::Vision | Purpose::UserData | Purpose::Evals => {
-            "application/octet-stream"
-        }
+        Purpose::Assistants
+        | Purpose::FineTune
+        | Purpose::Vision
+        | Purpose::UserData
+        | Purpose::Evals => "application/octet-stream",
     };
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
     headers.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
@@ -85,10 +92,16 @@ fn not_modified(meta: &BlobMeta) -> Response {
 }
 
 fn out_of_range(bytes: u64) -> Response {
-    let mut error = WireError::invalid(format!("The file has {bytes} bytes: none of them is in the range."));
+    let mut error = WireError::invalid(format!(
+        "The file has {bytes} bytes: none of them is in the range."
+    ));
     error.status = StatusCode::RANGE_NOT_SATISFIABLE.as_u16();
     let mut response = ApiError::from(error.with_param("range")).into_response();
-    insert(response.headers_mut(), CONTENT_RANGE, &format!("bytes */{bytes}"));
+    insert(
+        response.headers_mut(),
+        CONTENT_RANGE,
+        &format!("bytes */{bytes}"),
+    );
     response
 }
 

@@ -47,10 +47,19 @@ pub(crate) async fn create(
     while let Some(field) = form.next().await? {
         if field.name() == "file" {
             if file.is_some() {
-                return Err(WireError::invalid("The form has two files.").with_param("file").into());
+                return Err(WireError::invalid("The form has two files.")
+                    .with_param("file")
+                    .into());
             }
-            let filename = field.filename().filter(|name| !name.is_empty()).unwrap_or(NAMELESS).to_owned();
-            file = Some((filename, receive(&context.platform.blobs, &key, field, bytes_max, "The file").await?));
+            let filename = field
+                .filename()
+                .filter(|name| !name.is_empty())
+                .unwrap_or(NAMELESS)
+                .to_owned();
+            file = Some((
+                filename,
+                receive(&context.platform.blobs, &key, field, bytes_max, "The file").await?,
+            ));
         } else if let Some(slot) = fields.field(&field.name().to_owned()) {
             *slot = Some(field.text().await?);
         } else {
@@ -86,14 +95,23 @@ pub(crate) async fn create(
 
 /// Writes a file's record. A caller that goes away meanwhile does not stop it half-way: then the record
 /// would name a blob that is taken back.
-pub(crate) async fn record(context: &Arc<Context>, file: File, blob: Unclaimed) -> Result<File, ApiError> {
+pub(crate) async fn record(
+    context: &Arc<Context>,
+    file: File,
+    blob: Unclaimed,
+) -> Result<File, ApiError> {
     let store = context.store.clone();
     let writing = tokio::spawn(async move {
         let written = store.create_file(&file).await;
         let named = match &written {
             Ok(()) => true,
             // The outcome may be unknown: only a record that is surely absent lets the blob go.
-            Err(_) => !matches!(store.load_file(&file.tenant, file.id, file.created_at).await, Ok(None)),
+            Err(_) => !matches!(
+                store
+                    .load_file(&file.tenant, file.id, file.created_at)
+                    .await,
+                Ok(None)
+            ),
         };
         if named {
             blob.keep();
@@ -106,25 +124,53 @@ pub(crate) async fn record(context: &Arc<Context>, file: File, blob: Unclaimed) 
     }
 }
 
-pub(crate) async fn list(State(context): State<Arc<Context>>, caller: Caller, Query(pairs): Pairs) -> Reply {
+pub(crate) async fn list(
+    State(context): State<Arc<Context>>,
+    caller: Caller,
+    Query(pairs): Pairs,
+) -> Reply {
     let query = ListQuery::<FileId>::parse(&pairs, LimitBounds::FILES)?;
-    let order = if query.ascending { QueryOrder::Ascending } else { QueryOrder::Descending };
-    let query =
-        FileQuery { purpose: query.purpose, after: query.after, order, limit: query.limit, now: caller.now };
+    let order = if query.ascending {
+        QueryOrder::Ascending
+    } else {
+        QueryOrder::Descending
+    };
+    let query = FileQuery {
+        purpose: query.purpose,
+        after: query.after,
+        order,
+        limit: query.limit,
+        now: caller.now,
+    };
     let files = context.store.list_files(&caller.tenant, query).await?;
-    let objects = files.items.iter().map(|file| (file.id.to_string(), FileObject::from(file)));
+    let objects = files
+        .items
+        .iter()
+        .map(|file| (file.id.to_string(), FileObject::from(file)));
     Ok(json(&Page::new(objects, files.has_more)))
 }
 
-pub(crate) async fn retrieve(State(context): State<Arc<Context>>, caller: Caller, id: FilePath) -> Reply {
+pub(crate) async fn retrieve(
+    State(context): State<Arc<Context>>,
+    caller: Caller,
+    id: FilePath,
+) -> Reply {
     let file = find(&context, &caller, id).await?;
     Ok(json(&FileObject::from(&file)))
 }
 
-pub(crate) async fn delete(State(context): State<Arc<Context>>, caller: Caller, id: FilePath) -> Reply {
+pub(crate) async fn delete(
+    State(context): State<Arc<Context>>,
+    caller: Caller,
+    id: FilePath,
+) -> Reply {
     let text = path_text(id);
     let id: FileId = text.parse().map_err(|_| WireError::no_file(&text))?;
-    if context.store.delete_file(&caller.tenant, id, caller.now).await? {
+    if context
+        .store
+        .delete_file(&caller.tenant, id, caller.now)
+        .await?
+    {
         return Ok(json(&Deleted::file(id)));
     }
     Err(WireError::no_file(&text).into())
@@ -139,10 +185,17 @@ pub(crate) fn path_text(id: Result<Path<String>, PathRejection>) -> String {
 }
 
 /// Finds a file of the caller's.
-pub(crate) async fn find(context: &Context, caller: &Caller, id: FilePath) -> Result<File, ApiError> {
+pub(crate) async fn find(
+    context: &Context,
+    caller: &Caller,
+    id: FilePath,
+) -> Result<File, ApiError> {
     let text = path_text(id);
     let id: FileId = text.parse().map_err(|_| WireError::no_file(&text))?;
-    let file = context.store.load_file(&caller.tenant, id, caller.now).await?;
+    let file = context
+        .store
+        .load_file(&caller.tenant, id, caller.now)
+        .await?;
     file.ok_or_else(|| WireError::no_file(&text).into())
 }
 

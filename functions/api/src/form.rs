@@ -56,21 +56,39 @@ enum FormFault {
 
 impl Form {
     /// Begins to read a form whose file has at most `file_bytes_max` bytes.
-    pub(crate) fn new(headers: &HeaderMap, intake: Intake, file_bytes_max: u64) -> Result<Self, ApiError> {
-        let content_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("");
-        let boundary = boundary(content_type)
-            .ok_or_else(|| WireError::unsupported_media_type("multipart/form-data", content_type))?;
+    pub(crate) fn new(
+        headers: &HeaderMap,
+        intake: Intake,
+        file_bytes_max: u64,
+    ) -> Result<Self, ApiError> {
+        let content_type = headers
+            .get(CONTENT_TYPE)
+            .and_then(|value| value.to_str().ok())
+            .unwrap_or("");
+        let boundary = boundary(content_type).ok_or_else(|| {
+            WireError::unsupported_media_type("multipart/form-data", content_type)
+        })?;
         let meter = Arc::new(Meter::default());
         let total_max = file_bytes_max.saturating_add(FRAMING_BYTES_MAX);
         let stream = metered(intake, Arc::clone(&meter), total_max);
-        Ok(Self { multipart: multer::Multipart::new(stream, boundary), meter })
+        Ok(Self {
+            multipart: multer::Multipart::new(stream, boundary),
+            meter,
+        })
     }
 
     /// Returns the next field; none after the last.
     pub(crate) async fn next(&mut self) -> Result<Option<Field>, ApiError> {
-        let field = self.multipart.next_field().await.map_err(|fault| self.meter.explain(&fault))?;
+        let field = self
+            .multipart
+            .next_field()
+            .await
+            .map_err(|fault| self.meter.explain(&fault))?;
         self.meter.held.store(0, Ordering::Relaxed);
-        Ok(field.map(|field| Field { field, meter: Arc::clone(&self.meter) }))
+        Ok(field.map(|field| Field {
+            field,
+            meter: Arc::clone(&self.meter),
+        }))
     }
 }
 
@@ -85,7 +103,11 @@ impl Field {
 
     /// Returns the next bytes; none after the last.
     pub(crate) async fn chunk(&mut self) -> Result<Option<Bytes>, ApiError> {
-        let chunk = self.field.chunk().await.map_err(|fault| self.meter.explain(&fault))?;
+        let chunk = self
+            .field
+            .chunk()
+            .await
+            .map_err(|fault| self.meter.explain(&fault))?;
         self.meter.held.store(0, Ordering::Relaxed);
         Ok(chunk)
     }
@@ -115,10 +137,15 @@ impl Meter {
         let wire = match *self.fault.lock().unwrap_or_else(PoisonError::into_inner) {
             Some(FormFault::Intake(fault)) => fault.into(),
             Some(FormFault::Total(bytes_max)) => WireError::too_large("The form", bytes_max),
-            Some(fault @ FormFault::Held) => WireError::invalid(format!("We could not read the form: {fault}.")),
+            Some(fault @ FormFault::Held) => {
+                WireError::invalid(format!("We could not read the form: {fault}."))
+            }
             None => {
                 let why = fault.to_string();
-                WireError::invalid(format!("We could not read the form: {}.", batch_core::wire::error::clip(&why)))
+                WireError::invalid(format!(
+                    "We could not read the form: {}.",
+                    batch_core::wire::error::clip(&why)
+                ))
             }
         };
         wire.into()
@@ -166,7 +193,10 @@ fn metered(
 /// Finds the boundary in a content type. Quoted or not, it may hold any character.
 fn boundary(content_type: &str) -> Option<String> {
     let (media_type, parameters) = content_type.split_once(';')?;
-    if !media_type.trim().eq_ignore_ascii_case("multipart/form-data") {
+    if !media_type
+        .trim()
+        .eq_ignore_ascii_case("multipart/form-data")
+    {
         return None;
     }
     let start = parameters.to_ascii_lowercase().find("boundary=")? + "boundary=".len();
@@ -175,7 +205,9 @@ fn boundary(content_type: &str) -> Option<String> {
         Some(quoted) => quoted.split('"').next()?,
         None => value.split(';').next()?.trim_end(),
     };
-    (1..=256).contains(&boundary.len()).then(|| boundary.to_owned())
+    (1..=256)
+        .contains(&boundary.len())
+        .then(|| boundary.to_owned())
 }
 
 #[cfg(test)]
@@ -185,12 +217,25 @@ mod tests {
     #[test]
     fn boundaries_are_found_in_any_spelling() {
         let check = |content_type: &str, expected: Option<&str>| {
-            assert_eq!(boundary(content_type).as_deref(), expected, "{content_type}");
+            assert_eq!(
+                boundary(content_type).as_deref(),
+                expected,
+                "{content_type}"
+            );
         };
         check("multipart/form-data; boundary=abc", Some("abc"));
-        check("Multipart/Form-Data; charset=utf-8; Boundary=\"a b;c\"; x=y", Some("a b;c"));
-        check("multipart/form-data;boundary=----formdata-undici-0123", Some("----formdata-undici-0123"));
-        check("multipart/form-data; boundary=a/b=c+d'(e) ; x=y", Some("a/b=c+d'(e)"));
+        check(
+            "Multipart/Form-Data; charset=utf-8; Boundary=\"a b;c\"; x=y",
+            Some("a b;c"),
+        );
+        check(
+            "multipart/form-data;boundary=----formdata-undici-0123",
+            Some("----formdata-undici-0123"),
+        );
+        check(
+            "multipart/form-data; boundary=a/b=c+d'(e) ; x=y",
+            Some("a/b=c+d'(e)"),
+        );
         check("multipart/form-data; boundary=", None);
         check("multipart/form-data", None);
         check("application/json", None);

@@ -58,7 +58,11 @@ struct Reading {
 impl Intake {
     pub(crate) fn new(body: Body) -> Self {
         let idle = Box::pin(sleep(Duration::from_secs(IDLE_S)));
-        Self(Arc::new(Mutex::new(Reading { body: Some(body.into_data_stream()), idle, begun: false })))
+        Self(Arc::new(Mutex::new(Reading {
+            body: Some(body.into_data_stream()),
+            idle,
+            begun: false,
+        })))
     }
 
     /// Returns whether anything was asked of the body.
@@ -88,7 +92,9 @@ impl Stream for Intake {
     fn poll_next(self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<Option<Self::Item>> {
         let mut guard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let reading = &mut *guard;
-        let Some(body) = &mut reading.body else { return Poll::Ready(None) };
+        let Some(body) = &mut reading.body else {
+            return Poll::Ready(None);
+        };
         let deadline = Instant::now() + Duration::from_secs(IDLE_S);
         if !reading.begun {
             reading.begun = true;
@@ -118,6 +124,10 @@ impl<S: Sync> FromRequestParts<S> for Intake {
 
     /// Takes the body that [`observe`](crate::observe) put aside; an empty one without it.
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
-        Ok(parts.extensions.get::<Self>().cloned().unwrap_or_else(|| Self::new(Body::empty())))
+        Ok(parts
+            .extensions
+            .get::<Self>()
+            .cloned()
+            .unwrap_or_else(|| Self::new(Body::empty())))
     }
 }

@@ -22,6 +22,9 @@ pub(crate) async fn retrieve(
     id: Result<Path<String>, PathRejection>,
 ) -> Reply {
     let id = id.map(|Path(id)| id).unwrap_or_default();
-    let model = context.catalog.resolve(&id).ok_or_else(|| WireError::no_model(&id))?;
+    let model = context
+        .catalog
+        .resolve(&id)
+        .ok_or_else(|| WireError::no_model(&id))?;
     Ok(json(&ModelObject::from(model)))
 }

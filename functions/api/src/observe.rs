@@ -36,12 +36,20 @@ const QUICK_TIME_MAX: Duration = Duration::from_secs(120);
 const SLOW_RETRY_AFTER_S: u32 = 5;
 
 /// Serves a request, and does what all answers have in common.
-pub(crate) async fn observe(State(context): State<Arc<Context>>, request: Request, next: Next) -> Response {
+pub(crate) async fn observe(
+    State(context): State<Arc<Context>>,
+    request: Request,
+    next: Next,
+) -> Response {
     let began = Instant::now();
     let id = RequestId::new(context.now(), context.entropy());
     let (mut parts, body) = request.into_parts();
     let (method, headers) = (parts.method.clone(), parts.headers.clone());
-    let route = parts.extensions.get::<MatchedPath>().map_or("unknown", MatchedPath::as_str).to_owned();
+    let route = parts
+        .extensions
+        .get::<MatchedPath>()
+        .map_or("unknown", MatchedPath::as_str)
+        .to_owned();
     let (intake, tenant) = (Intake::new(body), TenantSlot::default());
     parts.extensions.insert(intake.clone());
     parts.extensions.insert(tenant.clone());
@@ -99,7 +107,11 @@ fn client_request_id(headers: &HeaderMap) -> Option<&str> {
 }
 
 fn panic_text(panic: &(dyn Any + Send)) -> &str {
-    panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("?")
+    panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("?")
 }
 
 fn source_text(error: &dyn Error) -> String {

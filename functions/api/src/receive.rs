@@ -20,7 +20,10 @@ pub(crate) struct Unclaimed {
 
 impl Unclaimed {
     pub(crate) fn new(blobs: &Arc<dyn Blobs>, key: &BlobKey) -> Self {
-        Self { blobs: Arc::clone(blobs), key: Some(key.clone()) }
+        Self {
+            blobs: Arc::clone(blobs),
+            key: Some(key.clone()),
+        }
     }
 
     /// A record names the blob now.
@@ -31,7 +34,10 @@ impl Unclaimed {
 
 impl Drop for Unclaimed {
     fn drop(&mut self) {
-        let (Some(key), Ok(runtime)) = (self.key.take(), tokio::runtime::Handle::try_current()) else { return };
+        let (Some(key), Ok(runtime)) = (self.key.take(), tokio::runtime::Handle::try_current())
+        else {
+            return;
+        };
         let blobs = Arc::clone(&self.blobs);
         runtime.spawn(async move {
             if let Err(fault) = blobs.delete(&key).await {
@@ -84,7 +90,11 @@ pub(crate) async fn receive(
     match (seen.fault, stored) {
         (Some(fault), _) => Err(fault),
         (None, Err(fault)) => Err(fault.into()),
-        (None, Ok(_)) => Ok(Received { bytes: seen.bytes, sniff: seen.sniff, blob }),
+        (None, Ok(_)) => Ok(Received {
+            bytes: seen.bytes,
+            sniff: seen.sniff,
+            blob,
+        }),
     }
 }
 
@@ -94,7 +104,9 @@ async fn look(
     bytes_max: u64,
     what: &'static str,
 ) -> Result<Option<Bytes>, ApiError> {
-    let Some(chunk) = field.chunk().await? else { return Ok(None) };
+    let Some(chunk) = field.chunk().await? else {
+        return Ok(None);
+    };
     let mut seen = lock(seen);
     seen.bytes += chunk.len() as u64;
     if seen.bytes > bytes_max {

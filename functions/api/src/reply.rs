@@ -46,9 +46,14 @@ impl From<IoError> for ApiError {
     fn from(fault: IoError) -> Self {
         let wire = match fault.kind {
             IoKind::Busy | IoKind::Conflict => WireError::overloaded(BUSY_RETRY_AFTER_S),
-            IoKind::NotFound | IoKind::Denied | IoKind::TooLarge | IoKind::Corrupt => WireError::server_error(),
+            IoKind::NotFound | IoKind::Denied | IoKind::TooLarge | IoKind::Corrupt => {
+                WireError::server_error()
+            }
         };
-        Self { wire, cause: Some(Cause(Arc::new(fault))) }
+        Self {
+            wire,
+            cause: Some(Cause(Arc::new(fault))),
+        }
     }
 }
 
@@ -59,7 +64,10 @@ impl IntoResponse for ApiError {
             StatusCode::from_u16(self.wire.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let headers = response.headers_mut();
         if let Some(retry) = self.wire.retry {
-            headers.insert(X_SHOULD_RETRY, HeaderValue::from_static(if retry { "true" } else { "false" }));
+            headers.insert(
+                X_SHOULD_RETRY,
+                HeaderValue::from_static(if retry { "true" } else { "false" }),
+            );
         }
         if let Some(seconds) = self.wire.retry_after_s {
             headers.insert(RETRY_AFTER, seconds.into());
@@ -87,6 +95,8 @@ pub(crate) fn json(object: &impl Serialize) -> Response {
 
 fn json_response(body: Vec<u8>) -> Response {
     let mut response = Response::new(Body::from(body));
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+        .headers_mut()
+        .insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
 }

@@ -43,8 +43,15 @@ pub fn router_under(base: &str, context: Arc<Context>) -> Router {
         .route("/uploads/{id}/complete", post(uploads::complete));
     let routes = quick.merge(slow).method_not_allowed_fallback(wrong_method);
     let base = base.trim_end_matches('/');
-    let routes = if base.is_empty() { routes } else { Router::new().nest(base, routes) };
-    routes.fallback(unknown).layer(from_fn_with_state(Arc::clone(&context), observe)).with_state(context)
+    let routes = if base.is_empty() {
+        routes
+    } else {
+        Router::new().nest(base, routes)
+    };
+    routes
+        .fallback(unknown)
+        .layer(from_fn_with_state(Arc::clone(&context), observe))
+        .with_state(context)
 }
 
 async fn unknown(method: Method, OriginalUri(uri): OriginalUri) -> ApiError {

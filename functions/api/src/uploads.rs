@@ -24,7 +24,11 @@ use crate::intake::Intake;
 use crate::receive::{Received, Unclaimed, receive};
 use crate::reply::{ApiError, Reply, json};
 
-pub(crate) async fn create(State(context): State<Arc<Context>>, caller: Caller, JsonBody(body): JsonBody) -> Reply {
+pub(crate) async fn create(
+    State(context): State<Arc<Context>>,
+    caller: Caller,
+    JsonBody(body): JsonBody,
+) -> Reply {
     let asked = CreateUpload::parse(&body, context.settings.file_bytes_max)?;
     let upload = asked.into_upload(caller.tenant, caller.now, context.entropy());
     context.store.create_upload(&upload).await?;
@@ -40,21 +44,33 @@ pub(crate) async fn add_part(
 ) -> Reply {
     let upload = find_pending(&context, &caller, id).await?;
     let part = PartId::new(caller.now, context.entropy());
-    let blob = BlobKey::Part { tenant: caller.tenant.clone(), upload: upload.id, part };
+    let blob = BlobKey::Part {
+        tenant: caller.tenant.clone(),
+        upload: upload.id,
+        part,
+    };
     let mut form = Form::new(&headers, intake, UPLOAD_PART_BYTES_MAX)?;
     let mut data: Option<Received> = None;
     while let Some(field) = form.next().await? {
         if field.name() != "data" {
             field.skip().await?;
         } else if data.is_some() {
-            return Err(WireError::invalid("The form has two parts.").with_param("data").into());
+            return Err(WireError::invalid("The form has two parts.")
+                .with_param("data")
+                .into());
         } else {
             let blobs = &context.platform.blobs;
             data = Some(receive(blobs, &blob, field, UPLOAD_PART_BYTES_MAX, "The part").await?);
         }
     }
     let data = data.ok_or_else(|| WireError::missing("data"))?;
-    let part = UploadPart { id: part, upload: upload.id, bytes: data.bytes, created_at: caller.now, blob };
+    let part = UploadPart {
+        id: part,
+        upload: upload.id,
+        bytes: data.bytes,
+        created_at: caller.now,
+        blob,
+    };
     record_part(&context, &caller, &part, data.blob).await?;
     Ok(json(&PartObject::from(&part)))
 }
@@ -66,7 +82,7 @@ async fn record_part(
     part: &UploadPart,
     blob: Unclaimed,
 ) -> Result<(), ApiError> {
-    let (store, tenant, part) = (context.store.clone(), caller.tenant.clone(), part.clone());
+    let (store, tenant, part, upload) = (context.store.clone(), caller.tenant.clone(), part.clone(), part.upload);
     let writing = tokio::spawn(async move {
         let added = store.add_part(&tenant, &part).await;
         // After an unknown outcome the blob stays: the upload's retention removes it.
@@ -75,8 +91,14 @@ async fn record_part(
         }
         added
     });
-    let added = writing.await.unwrap_or_else(|ended| std::panic::resume_unwind(ended.into_panic()))?;
-    if added { Ok(()) } else { Err(ended_meanwhile(context, caller, part.upload).await?.into()) }
+    let added = writing
+        .await
+        .unwrap_or_else(|ended| std::panic::resume_unwind(ended.into_panic()))?;
+    if added {
+        Ok(())
+    } else {
+        Err(ended_meanwhile(context, caller, upload).await?.into())
+    }
 }
 
 /// Puts the parts together. It finishes even if the caller goes away: half a copy helps nobody.
@@ -88,8 +110,11 @@ pub(crate) async fn complete(
 ) -> Reply {
     let upload = find_pending(&context, &caller, id).await?;
     let asked = CompleteUpload::parse(&body)?;
-    let completing = tokio::spawn(async move { complete_pending(&context, &caller, upload, asked).await });
-    completing.await.unwrap_or_else(|ended| std::panic::resume_unwind(ended.into_panic()))
+    let completing =
+        tokio::spawn(async move { complete_pending(&context, &caller, upload, asked).await });
+    completing
+        .await
+        .unwrap_or_else(|ended| std::panic::resume_unwind(ended.into_panic()))
 }
 
 async fn complete_pending(
@@ -124,7 +149,10 @@ async fn complete_pending(
         Ok(true) => blob.keep(),
         Ok(false) => return Err(ended_meanwhile(context, caller, upload.id).await?.into()),
         Err(fault) => {
-            let named = context.store.load_file(&caller.tenant, file.id, created_at).await;
+            let named = context
+                .store
+                .load_file(&caller.tenant, file.id, created_at)
+                .await;
             if !matches!(named, Ok(None)) {
                 blob.keep();
             }
@@ -137,13 +165,22 @@ async fn complete_pending(
 }
 
 /// Cancels a pending upload. Repeating it is fine.
-pub(crate) async fn cancel(State(context): State<Arc<Context>>, caller: Caller, id: FilePath) -> Reply {
+pub(crate) async fn cancel(
+    State(context): State<Arc<Context>>,
+    caller: Caller,
+    id: FilePath,
+) -> Reply {
     let mut upload = find(&context, &caller, id).await?;
     let cancelled = match upload.status {
         UploadStatus::Cancelled => true,
         UploadStatus::Completed(_) => false,
         UploadStatus::Pending if caller.now >= upload.expires_at => false,
-        UploadStatus::Pending => context.store.cancel_upload(&caller.tenant, upload.id, caller.now).await?,
+        UploadStatus::Pending => {
+            context
+                .store
+                .cancel_upload(&caller.tenant, upload.id, caller.now)
+                .await?
+        }
     };
     if !cancelled {
         return Err(ended_meanwhile(&context, &caller, upload.id).await?.into());
@@ -170,7 +207,11 @@ async fn find(context: &Context, caller: &Caller, id: FilePath) -> Result<Upload
     upload.ok_or_else(|| WireError::no_upload(&text).into())
 }
 
-async fn find_pending(context: &Context, caller: &Caller, id: FilePath) -> Result<Upload, ApiError> {
+async fn find_pending(
+    context: &Context,
+    caller: &Caller,
+    id: FilePath,
+) -> Result<Upload, ApiError> {
     let upload = find(context, caller, id).await?;
     match status_name(&upload, caller.now) {
         "pending" => Ok(upload),
@@ -179,7 +220,11 @@ async fn find_pending(context: &Context, caller: &Caller, id: FilePath) -> Resul
 }
 
 /// Says why an upload that was pending is not any more.
-async fn ended_meanwhile(context: &Context, caller: &Caller, id: UploadId) -> Result<WireError, ApiError> {
+async fn ended_meanwhile(
+    context: &Context,
+    caller: &Caller,
+    id: UploadId,
+) -> Result<WireError, ApiError> {
     let upload = context.store.load_upload(&caller.tenant, id).await?;
     let upload = upload.ok_or_else(|| WireError::no_upload(&id.to_string()))?;
     Ok(not_pending(match status_name(&upload, context.now()) {

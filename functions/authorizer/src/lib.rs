@@ -21,7 +21,11 @@ pub fn hash_key(secret: &str) -> String {
 /// # Errors
 ///
 /// A 401 for no or a wrong key, a 5xx when the store cannot tell.
-pub async fn authorize(store: &Store, credentials: Credentials<'_>, now: UnixMs) -> Result<Principal, WireError> {
+pub async fn authorize(
+    store: &Store,
+    credentials: Credentials<'_>,
+    now: UnixMs,
+) -> Result<Principal, WireError> {
     let secret = credentials.key()?;
     match store.find_key(&hash_key(secret)).await {
         // A key that is not made yet comes from a clock that was set back: no reason to trust it.
@@ -29,7 +33,11 @@ pub async fn authorize(store: &Store, credentials: Credentials<'_>, now: UnixMs)
         Ok(_) => Err(WireError::wrong_key(secret)),
         Err(fault) => {
             tracing::error!(error = %fault, source = ?fault.source, "cannot look up an API key");
-            Err(if fault.kind == IoKind::Busy { WireError::overloaded(1) } else { WireError::server_error() })
+            Err(if fault.kind == IoKind::Busy {
+                WireError::overloaded(1)
+            } else {
+                WireError::server_error()
+            })
         }
     }
 }
@@ -38,7 +46,10 @@ pub async fn authorize(store: &Store, credentials: Credentials<'_>, now: UnixMs)
 const CLOCK_SKEW_MS: i64 = 300_000;
 
 fn principal(key: KeyRecord) -> Principal {
-    Principal { tenant: key.tenant, key: key.id }
+    Principal {
+        tenant: key.tenant,
+        key: key.id,
+    }
 }
 
 #[cfg(test)]
@@ -65,18 +76,40 @@ mod tests {
         store
     }
 
-    async fn check(authorization: Option<&str>, api_key: Option<&str>) -> Result<String, (u16, Option<&'static str>)> {
+    async fn check(
+        authorization: Option<&str>,
+        api_key: Option<&str>,
+    ) -> Result<String, (u16, Option<&'static str>)> {
         let dir = tempfile::tempdir().unwrap();
         let store = store(dir.path(), "sk-right").await;
-        let principal = authorize(&store, Credentials { authorization, api_key }, NOW).await;
-        principal.map(|principal| principal.tenant.to_string()).map_err(|error| (error.status, error.code))
+        let principal = authorize(
+            &store,
+            Credentials {
+                authorization,
+                api_key,
+            },
+            NOW,
+        )
+        .await;
+        principal
+            .map(|principal| principal.tenant.to_string())
+            .map_err(|error| (error.status, error.code))
     }
 
     #[tokio::test]
     async fn a_known_key_gives_its_tenant() {
-        assert_eq!(check(Some("Bearer sk-right"), None).await, Ok("default".to_owned()));
-        assert_eq!(check(Some("bearer sk-right"), None).await, Ok("default".to_owned()));
-        assert_eq!(check(None, Some("sk-right")).await, Ok("default".to_owned()));
+        assert_eq!(
+            check(Some("Bearer sk-right"), None).await,
+            Ok("default".to_owned())
+        );
+        assert_eq!(
+            check(Some("bearer sk-right"), None).await,
+            Ok("default".to_owned())
+        );
+        assert_eq!(
+            check(None, Some("sk-right")).await,
+            Ok("default".to_owned())
+        );
     }
 
     #[tokio::test]
@@ -90,12 +123,19 @@ mod tests {
             (Some("Bearer sk-wrong"), Some("sk-right")),
             (None, Some("")),
         ] {
-            assert_eq!(check(authorization, api_key).await, refused, "{authorization:?} {api_key:?}");
+            assert_eq!(
+                check(authorization, api_key).await,
+                refused,
+                "{authorization:?} {api_key:?}"
+            );
         }
     }
 
     #[test]
     fn a_hash_is_sha_256_in_hexadecimal() {
-        assert_eq!(hash_key("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+        assert_eq!(
+            hash_key("abc"),
+            "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+        );
     }
 }

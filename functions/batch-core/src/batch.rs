@@ -29,8 +29,12 @@ pub enum Endpoint {
 
 impl Endpoint {
     /// Every endpoint, in the order that error messages list them.
-    pub const ALL: [Endpoint; 4] =
-        [Endpoint::ChatCompletions, Endpoint::Completions, Endpoint::Embeddings, Endpoint::Responses];
+    pub const ALL: [Endpoint; 4] = [
+        Endpoint::ChatCompletions,
+        Endpoint::Completions,
+        Endpoint::Embeddings,
+        Endpoint::Responses,
+    ];
 
     /// Returns the path, as lines and batches name it.
     #[must_use]

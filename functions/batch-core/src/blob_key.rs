@@ -82,14 +82,39 @@ impl BlobKey {
     pub fn path(&self) -> String {
         match self {
             BlobKey::File { tenant, file } => format!("files/{tenant}/{file}"),
-            BlobKey::Part { tenant, upload, part } => format!("uploads/{tenant}/{upload}/{part}"),
-            BlobKey::Shard { tenant, batch, shard } => format!("shards/{tenant}/{batch}/{shard}"),
-            BlobKey::Index { tenant, batch, window } => format!("index/{tenant}/{batch}/{window:06}"),
-            BlobKey::Segment { tenant, batch, shard, segment } => {
+            BlobKey::Part {
+                tenant,
+                upload,
+                part,
+            } => format!("uploads/{tenant}/{upload}/{part}"),
+            BlobKey::Shard {
+                tenant,
+                batch,
+                shard,
+            } => format!("shards/{tenant}/{batch}/{shard}"),
+            BlobKey::Index {
+                tenant,
+                batch,
+                window,
+            } => format!("index/{tenant}/{batch}/{window:06}"),
+            BlobKey::Segment {
+                tenant,
+                batch,
+                shard,
+                segment,
+            } => {
                 format!("results/{tenant}/{batch}/{shard}/{segment}")
             }
-            BlobKey::Output { tenant, batch, epoch } => format!("outputs/{tenant}/{batch}/output-{epoch}"),
-            BlobKey::Errors { tenant, batch, epoch } => format!("outputs/{tenant}/{batch}/errors-{epoch}"),
+            BlobKey::Output {
+                tenant,
+                batch,
+                epoch,
+            } => format!("outputs/{tenant}/{batch}/output-{epoch}"),
+            BlobKey::Errors {
+                tenant,
+                batch,
+                epoch,
+            } => format!("outputs/{tenant}/{batch}/errors-{epoch}"),
         }
     }
 }

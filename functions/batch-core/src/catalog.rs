@@ -99,18 +99,29 @@ impl Catalog {
         for model in &models {
             for name in std::iter::once(&model.id).chain(&model.aliases) {
                 if name.is_empty() || name.chars().count() > 256 {
-                    return Err(InvalidCatalog::InvalidName(name.chars().take(128).collect()));
+                    return Err(InvalidCatalog::InvalidName(
+                        name.chars().take(128).collect(),
+                    ));
                 }
                 if !seen.insert(name) {
                     return Err(InvalidCatalog::DuplicateName(name.clone()));
                 }
             }
-            let prices = [model.price.input_per_million, model.price.output_per_million];
-            if prices.iter().any(|price| !price.is_finite() || *price < 0.0) {
+            let prices = [
+                model.price.input_per_million,
+                model.price.output_per_million,
+            ];
+            if prices
+                .iter()
+                .any(|price| !price.is_finite() || *price < 0.0)
+            {
                 return Err(InvalidCatalog::InvalidPrice(model.id.clone()));
             }
         }
-        Ok(Self { models, answers_to_all: false })
+        Ok(Self {
+            models,
+            answers_to_all: false,
+        })
     }
 
     /// Makes a catalog of one model that answers to every name.
@@ -119,7 +130,10 @@ impl Catalog {
     ///
     /// [`InvalidCatalog`].
     pub fn only(model: Model) -> Result<Self, InvalidCatalog> {
-        Ok(Self { answers_to_all: true, ..Self::new(vec![model])? })
+        Ok(Self {
+            answers_to_all: true,
+            ..Self::new(vec![model])?
+        })
     }
 
     /// Returns all models, in the order of the file.
@@ -134,6 +148,8 @@ impl Catalog {
         if self.answers_to_all {
             return self.models.first();
         }
-        self.models.iter().find(|model| model.id == name || model.aliases.iter().any(|alias| alias == name))
+        self.models
+            .iter()
+            .find(|model| model.id == name || model.aliases.iter().any(|alias| alias == name))
     }
 }

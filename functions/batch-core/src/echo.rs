@@ -5,7 +5,10 @@ use crate::limits::ECHO_CHARS_MAX;
 /// Returns the first 128 characters of `value`, as messages may show them.
 #[must_use]
 pub fn clip(value: &str) -> &str {
-    value.char_indices().nth(ECHO_CHARS_MAX).map_or(value, |(end, _)| &value[..end])
+    value
+        .char_indices()
+        .nth(ECHO_CHARS_MAX)
+        .map_or(value, |(end, _)| &value[..end])
 }
 
 #[cfg(test)]

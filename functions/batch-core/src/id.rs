@@ -169,8 +169,14 @@ impl TryFrom<String> for TenantId {
 
     fn try_from(text: String) -> Result<Self, InvalidTenant> {
         let fits = (1..=64).contains(&text.len())
-            && text.bytes().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_'));
-        if fits { Ok(Self(text)) } else { Err(InvalidTenant(text.chars().take(128).collect())) }
+            && text
+                .bytes()
+                .all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_'));
+        if fits {
+            Ok(Self(text))
+        } else {
+            Err(InvalidTenant(text.chars().take(128).collect()))
+        }
     }
 }
 

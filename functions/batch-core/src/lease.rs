@@ -46,8 +46,16 @@ pub fn claim(shard: &Shard, owner: WorkerId, now: UnixMs, timing: &Timing) -> Cl
             shard.losses + 1
         }
     };
-    let state = ShardState::Leased { owner, until: now.plus_ms(timing.lease_ms) };
-    Claim::Granted(Shard { state, epoch: shard.epoch + 1, losses, ..shard.clone() })
+    let state = ShardState::Leased {
+        owner,
+        until: now.plus_ms(timing.lease_ms),
+    };
+    Claim::Granted(Shard {
+        state,
+        epoch: shard.epoch + 1,
+        losses,
+        ..shard.clone()
+    })
 }
 
 /// A holder that holds no more: abandon the shard.
@@ -77,13 +85,23 @@ pub fn commit(
 ) -> Result<Shard, Fenced> {
     let owner = holder(shard, epoch)?;
     if segment.is_some_and(|segment| segment.epoch != epoch) {
-        return Err(Fenced { held: epoch, now: shard.epoch });
+        return Err(Fenced {
+            held: epoch,
+            now: shard.epoch,
+        });
     }
     let mut next = shard.clone();
     // A commit whose answer got lost is sent again.
-    next.segments.extend(segment.filter(|segment| !shard.segments.contains(segment)));
-    next.state =
-        if last { ShardState::Done } else { ShardState::Leased { owner, until: now.plus_ms(timing.lease_ms) } };
+    next.segments
+        .extend(segment.filter(|segment| !shard.segments.contains(segment)));
+    next.state = if last {
+        ShardState::Done
+    } else {
+        ShardState::Leased {
+            owner,
+            until: now.plus_ms(timing.lease_ms),
+        }
+    };
     Ok(next)
 }
 
@@ -116,9 +134,17 @@ pub enum Lapse {
     },
     /// One loss too many: find the lines without a result and call [`split`].
     Split,
-    /// The lone line killed its worker too often: the caller holds this next record under its epoch, writes
-    /// the line's error and commits it as the last.
-    GiveUp(Shard),
+    /// The lone line killed its worker too often: write its error line as this segment, then `next`.
+    ///
+    /// Nobody else can claim the shard meanwhile, and doing it twice writes the same.
+    GiveUp {
+        /// The shard's next record: done, with the segment.
+        next: Shard,
+        /// Where the error line goes.
+        segment: SegmentRef,
+        /// The line, as ordinal in the root's blob.
+        ordinal: u32,
+    },
 }
 
 /// Decides about a lease that may have lapsed.
@@ -126,24 +152,54 @@ pub enum Lapse {
 /// `holder_is_dead` is known where a supervisor saw the process end: no need to wait for the lease.
 #[must_use]
 pub fn lapse(shard: &Shard, holder_is_dead: bool, now: UnixMs, timing: &Timing) -> Lapse {
-    let ShardState::Leased { owner, until } = shard.state else { return Lapse::NotHeld };
+    let ShardState::Leased { until, .. } = shard.state else {
+        return Lapse::NotHeld;
+    };
     let takeover = until.plus_ms(timing.takeover_ms);
     if !holder_is_dead && now < takeover {
         return Lapse::StillHeld { until: takeover };
     }
     let losses = shard.losses.saturating_add(1);
     if losses < SHARD_LOSSES_MAX {
-        let delay_ms = if shard.alone { timing.commit_ms.saturating_mul(1 << losses.min(16)) } else { 0 };
-        return Lapse::Release { next: released(shard, losses, now.plus_ms(delay_ms), timing), delay_ms };
+        let delay_ms = if shard.alone {
+            timing.commit_ms.saturating_mul(1 << losses.min(16))
+        } else {
+            0
+        };
+        return Lapse::Release {
+            next: released(shard, losses, now.plus_ms(delay_ms), timing),
+            delay_ms,
+        };
     }
     if !shard.alone {
         return Lapse::Split;
     }
-    let state = ShardState::Leased { owner, until: now.plus_ms(timing.lease_ms) };
-    Lapse::GiveUp(Shard { state, epoch: shard.epoch + 1, losses, ..shard.clone() })
+    let epoch = shard.epoch + 1;
+    let segment = SegmentRef { epoch, number: 0 };
+    let mut next = Shard {
+        state: ShardState::Done,
+        epoch,
+        losses,
+        ..shard.clone()
+    };
+    next.segments.push(segment);
+    let ordinal = shard
+        .subset
+        .as_ref()
+        .and_then(|subset| subset.first().copied())
+        .unwrap_or(0);
+    Lapse::GiveUp {
+        next,
+        segment,
+        ordinal,
+    }
 }
 
 /// How a shard that was lost too often goes on.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "it is made once a split, and taken apart at once"
+)]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Split {
     /// Every line has a result: the shard is done.
@@ -164,7 +220,10 @@ pub enum Split {
 /// `unfinished` are ordinals in the root's blob, ascending.
 #[must_use]
 pub fn split(shard: &Shard, unfinished: &[u32], now: UnixMs, timing: &Timing) -> Split {
-    let mut next = Shard { epoch: shard.epoch + 1, ..shard.clone() };
+    let mut next = Shard {
+        epoch: shard.epoch + 1,
+        ..shard.clone()
+    };
     match unfinished {
         [] => {
             next.state = ShardState::Done;
@@ -178,8 +237,12 @@ pub fn split(shard: &Shard, unfinished: &[u32], now: UnixMs, timing: &Timing) ->
             next.state = ShardState::Split;
             let (left, right) = unfinished.split_at(unfinished.len() / 2);
             let [first, second] = shard.id.children();
-            let children = [(first, left), (second, right)].map(|(id, lines)| part(shard, id, 0, lines, now, timing));
-            Split::Halves { parent: next, children }
+            let children = [(first, left), (second, right)]
+                .map(|(id, lines)| part(shard, id, 0, lines, now, timing));
+            Split::Halves {
+                parent: next,
+                children,
+            }
         }
     }
 }
@@ -192,14 +255,24 @@ fn holder(shard: &Shard, epoch: u64) -> Result<WorkerId, Fenced> {
         | ShardState::Pending
         | ShardState::Released { .. }
         | ShardState::Done
-        | ShardState::Split => Err(Fenced { held: epoch, now: shard.epoch }),
+        | ShardState::Split => Err(Fenced {
+            held: epoch,
+            now: shard.epoch,
+        }),
     }
 }
 
 /// The epoch rises here too, so that a commit of the former holder is refused by the epoch alone.
 fn released(shard: &Shard, losses: u32, now: UnixMs, timing: &Timing) -> Shard {
-    let state = ShardState::Released { check_at: now.plus_ms(timing.message_lost_ms) };
-    Shard { state, epoch: shard.epoch + 1, losses, ..shard.clone() }
+    let state = ShardState::Released {
+        check_at: now.plus_ms(timing.message_lost_ms),
+    };
+    Shard {
+        state,
+        epoch: shard.epoch + 1,
+        losses,
+        ..shard.clone()
+    }
 }
 
 fn part(
@@ -216,9 +289,12 @@ fn part(
         model: whole.model.clone(),
         window: whole.window,
         lines,
-        estimated_tokens: whole.estimated_tokens.saturating_mul(u64::from(lines)) / u64::from(whole.lines.max(1)),
+        estimated_tokens: whole.estimated_tokens.saturating_mul(u64::from(lines))
+            / u64::from(whole.lines.max(1)),
         subset: Some(ordinals.to_vec()),
-        state: ShardState::Released { check_at: now.plus_ms(timing.message_lost_ms) },
+        state: ShardState::Released {
+            check_at: now.plus_ms(timing.message_lost_ms),
+        },
         epoch,
         losses: 0,
         alone: lines == 1,
@@ -226,5 +302,7 @@ fn part(
     }
 }
 
+#[cfg(test)]
+mod interleavings;
 #[cfg(test)]
 mod tests;

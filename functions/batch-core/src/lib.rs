@@ -26,6 +26,6 @@ pub mod shard;
 pub mod shard_plan;
 pub mod time;
 pub mod upload;
-pub mod wire;
 pub mod window;
+pub mod wire;
 pub mod worker;

@@ -98,8 +98,11 @@ impl State {
         match self {
             State::Validating => Status::Validating,
             State::InProgress => Status::InProgress,
-            State::Draining(Stop::Cancelled) | State::Sealed(SealedAs::Cancelled) => Status::Cancelling,
-            State::Draining(Stop::Expired) | State::Sealed(SealedAs::Completed | SealedAs::Expired) => Status::Finalizing,
+            State::Draining(Stop::Cancelled) | State::Sealed(SealedAs::Cancelled) => {
+                Status::Cancelling
+            }
+            State::Draining(Stop::Expired)
+            | State::Sealed(SealedAs::Completed | SealedAs::Expired) => Status::Finalizing,
             State::Ended(Terminal::Completed) => Status::Completed,
             State::Ended(Terminal::Failed) => Status::Failed,
             State::Ended(Terminal::Expired) => Status::Expired,
@@ -180,7 +183,10 @@ impl fmt::Display for State {
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Event::Published { total, shards_total } => write!(f, "published ({total} lines, {shards_total} shards)"),
+            Event::Published {
+                total,
+                shards_total,
+            } => write!(f, "published ({total} lines, {shards_total} shards)"),
             Event::Rejected => f.write_str("rejected"),
             Event::CancelRequested => f.write_str("cancel requested"),
             Event::WindowClosed => f.write_str("window closed"),

@@ -82,17 +82,25 @@ pub fn merge_window(
         match results.peek() {
             Some(result) if result.line < entry.line => return Err(MergeError::Stray(result.line)),
             Some(result) if result.line == entry.line => {
-                if !result.record.starts_with(&output::head(batch, entry.line, entry.custom_id_json)) {
+                if !result.record.starts_with(&output::head(
+                    batch,
+                    entry.line,
+                    entry.custom_id_json,
+                )) {
                     return Err(MergeError::WrongId(entry.line));
                 }
                 merged.add(result);
                 results.next();
             }
             Some(_) | None => {
-                let (code, message) = output::stop_error(stop.ok_or(MergeError::Missing(entry.line))?);
+                let (code, message) =
+                    output::stop_error(stop.ok_or(MergeError::Missing(entry.line))?);
                 merged.unexecuted += 1;
                 merged.failed += 1;
-                push(&mut merged.errors, &output::unexecuted(batch, entry.line, entry.custom_id_json, code, message));
+                push(
+                    &mut merged.errors,
+                    &output::unexecuted(batch, entry.line, entry.custom_id_json, code, message),
+                );
             }
         }
     }
@@ -121,3 +129,6 @@ fn push(file: &mut Vec<u8>, record: &[u8]) {
     file.extend_from_slice(record);
     file.push(b'\n');
 }
+
+#[cfg(test)]
+mod tests;

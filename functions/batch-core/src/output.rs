@@ -1,4 +1,4 @@
-//! The records of the output and error files: one line each, five keys, in one place.
+//! The records of the output and error files: one line each, four keys in one order.
 //!
 //! Readers that split at more than a line feed still see one record a line: U+0085, U+2028, U+2029 and
 //! encoded lone surrogates are written as escapes, and white space between tokens never ends a line.
@@ -31,7 +31,14 @@ pub fn success(
     status: u16,
     body_json: &str,
 ) -> Vec<u8> {
-    response(batch, line, custom_id_json, request_id, status, body_json.as_bytes())
+    response(
+        batch,
+        line,
+        custom_id_json,
+        request_id,
+        status,
+        body_json.as_bytes(),
+    )
 }
 
 /// Renders a record of the error file for a request that was answered with an error.
@@ -44,14 +51,32 @@ pub fn http_error(
     status: u16,
     error: &ErrorBody,
 ) -> Vec<u8> {
-    let ErrorBody { message, kind, param, code } = error;
+    let ErrorBody {
+        message,
+        kind,
+        param,
+        code,
+    } = error;
     let body = serde_json::json!({ "error": { "message": message, "type": kind, "param": param, "code": code } });
-    response(batch, line, custom_id_json, request_id, status, body.to_string().as_bytes())
+    response(
+        batch,
+        line,
+        custom_id_json,
+        request_id,
+        status,
+        body.to_string().as_bytes(),
+    )
 }
 
 /// Renders a record of the error file for a request that was never answered.
 #[must_use]
-pub fn unexecuted(batch: BatchId, line: LineNo, custom_id_json: &str, code: &str, message: &str) -> Vec<u8> {
+pub fn unexecuted(
+    batch: BatchId,
+    line: LineNo,
+    custom_id_json: &str,
+    code: &str,
+    message: &str,
+) -> Vec<u8> {
     let error = serde_json::json!({ "code": code, "message": message });
     let mut record = head(batch, line, custom_id_json);
     record.extend_from_slice(br#""response":null,"error":"#);
@@ -64,19 +89,26 @@ pub fn unexecuted(batch: BatchId, line: LineNo, custom_id_json: &str, code: &str
 #[must_use]
 pub fn stop_error(stop: Stop) -> (&'static str, &'static str) {
     match stop {
-        Stop::Cancelled => {
-            ("batch_cancelled", "This request could not be executed because the batch was cancelled.")
-        }
-        Stop::Expired => {
-            ("batch_expired", "This request could not be executed before the completion window expired.")
-        }
+        Stop::Cancelled => (
+            "batch_cancelled",
+            "This request could not be executed because the batch was cancelled.",
+        ),
+        Stop::Expired => (
+            "batch_expired",
+            "This request could not be executed before the completion window expired.",
+        ),
     }
 }
 
 /// Renders what every record of a line starts with: its id and custom_id.
 pub(crate) fn head(batch: BatchId, line: LineNo, custom_id_json: &str) -> Vec<u8> {
     let mut record = Vec::with_capacity(256);
-    write!(record, r#"{{"id":"{}","custom_id":"#, batch_request_id(batch, line)).expect("a vector takes every write");
+    write!(
+        record,
+        r#"{{"id":"{}","custom_id":"#,
+        batch_request_id(batch, line)
+    )
+    .expect("a vector takes every write");
     escape_into(&mut record, custom_id_json.as_bytes());
     record.push(b',');
     record
@@ -92,8 +124,15 @@ fn response(
 ) -> Vec<u8> {
     let mut record = head(batch, line, custom_id_json);
     record.reserve(body.len() + 128);
-    write!(record, r#""response":{{"status_code":{status},"request_id":"#).expect("a vector takes every write");
-    escape_into(&mut record, serde_json::Value::from(request_id).to_string().as_bytes());
+    write!(
+        record,
+        r#""response":{{"status_code":{status},"request_id":"#
+    )
+    .expect("a vector takes every write");
+    escape_into(
+        &mut record,
+        serde_json::Value::from(request_id).to_string().as_bytes(),
+    );
     record.extend_from_slice(br#","body":"#);
     escape_into(&mut record, body);
     record.extend_from_slice(br#"},"error":null}"#);
@@ -105,7 +144,10 @@ fn response(
 /// `json` may hold lone surrogates in the form of three bytes, as some encoders write them.
 pub fn escape_into(out: &mut Vec<u8>, json: &[u8]) {
     let mut rest = json;
-    while let Some(at) = rest.iter().position(|byte| matches!(byte, b'\n' | b'\r' | 0xc2 | 0xe2 | 0xed)) {
+    while let Some(at) = rest
+        .iter()
+        .position(|byte| matches!(byte, b'\n' | b'\r' | 0xc2 | 0xe2 | 0xed))
+    {
         out.extend_from_slice(&rest[..at]);
         rest = &rest[at..];
         let taken = match rest {
@@ -137,3 +179,6 @@ pub fn escape_into(out: &mut Vec<u8>, json: &[u8]) {
     }
     out.extend_from_slice(rest);
 }
+
+#[cfg(test)]
+mod tests;

@@ -25,7 +25,11 @@ impl ShardId {
     /// Names the shard `number` of the input's model `slot`.
     #[must_use]
     pub fn root(slot: u16, number: u32) -> Self {
-        Self { slot, number, path: String::new() }
+        Self {
+            slot,
+            number,
+            path: String::new(),
+        }
     }
 
     /// Returns the shard of the input whose blob holds this one's lines.
@@ -37,14 +41,22 @@ impl ShardId {
     /// Returns the two children.
     #[must_use]
     pub fn children(&self) -> [Self; 2] {
-        ['0', '1'].map(|half| Self { slot: self.slot, number: self.number, path: format!("{}{half}", self.path) })
+        ['0', '1'].map(|half| Self {
+            slot: self.slot,
+            number: self.number,
+            path: format!("{}{half}", self.path),
+        })
     }
 }
 
 impl fmt::Display for ShardId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:03}-{:06}", self.slot, self.number)?;
-        if self.path.is_empty() { Ok(()) } else { write!(f, ".{}", self.path) }
+        if self.path.is_empty() {
+            Ok(())
+        } else {
+            write!(f, ".{}", self.path)
+        }
     }
 }
 
@@ -65,7 +77,11 @@ impl FromStr for ShardId {
             number: number.parse().map_err(|_| invalid())?,
             path: path.to_owned(),
         };
-        if id.to_string() == text && path.bytes().all(|b| matches!(b, b'0' | b'1')) { Ok(id) } else { Err(invalid()) }
+        if id.to_string() == text && path.bytes().all(|b| matches!(b, b'0' | b'1')) {
+            Ok(id)
+        } else {
+            Err(invalid())
+        }
     }
 }
 
@@ -77,7 +93,9 @@ impl Serialize for ShardId {
 
 impl<'de> Deserialize<'de> for ShardId {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+        String::deserialize(deserializer)?
+            .parse()
+            .map_err(serde::de::Error::custom)
     }
 }
 

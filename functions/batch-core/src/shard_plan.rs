@@ -33,7 +33,10 @@ impl TimeRule {
     #[must_use]
     pub fn new(tokens_per_s: Option<u32>, file_bytes: u64) -> Self {
         let tokens_max = tokens_per_s.map(|rate| u64::from(rate.max(1)) * SHARD_SECONDS_TARGET);
-        Self { tokens_max, bytes_min: file_bytes / SHARDS_BY_TIME_MAX }
+        Self {
+            tokens_max,
+            bytes_min: file_bytes / SHARDS_BY_TIME_MAX,
+        }
     }
 }
 
@@ -68,9 +71,16 @@ pub fn plan_window(lines: &[WindowLine<'_>], rule: impl Fn(u16) -> TimeRule) -> 
     for index in order {
         let next = line(index);
         match drafts.last_mut() {
-            Some(draft) if draft.slot == next.slot && draft.takes(next, rule(next.slot)) => draft.add(index, next),
+            Some(draft) if draft.slot == next.slot && draft.takes(next, rule(next.slot)) => {
+                draft.add(index, next)
+            }
             Some(_) | None => {
-                let mut draft = ShardDraft { slot: next.slot, lines: Vec::new(), bytes: 0, estimated_tokens: 0 };
+                let mut draft = ShardDraft {
+                    slot: next.slot,
+                    lines: Vec::new(),
+                    bytes: 0,
+                    estimated_tokens: 0,
+                };
                 draft.add(index, next);
                 drafts.push(draft);
             }
@@ -81,9 +91,13 @@ pub fn plan_window(lines: &[WindowLine<'_>], rule: impl Fn(u16) -> TimeRule) -> 
 
 impl ShardDraft {
     fn takes(&self, line: &WindowLine<'_>, rule: TimeRule) -> bool {
-        let over_time = rule.tokens_max.is_some_and(|max| self.estimated_tokens.saturating_add(line.estimated_tokens) > max)
+        let over_time = rule
+            .tokens_max
+            .is_some_and(|max| self.estimated_tokens.saturating_add(line.estimated_tokens) > max)
             && self.bytes as u64 >= rule.bytes_min;
-        self.lines.len() < SHARD_LINES_MAX && self.bytes.saturating_add(line.bytes) <= SHARD_BYTES_MAX && !over_time
+        self.lines.len() < SHARD_LINES_MAX
+            && self.bytes.saturating_add(line.bytes) <= SHARD_BYTES_MAX
+            && !over_time
     }
 
     fn add(&mut self, index: u32, line: &WindowLine<'_>) {
@@ -92,3 +106,6 @@ impl ShardDraft {
         self.estimated_tokens = self.estimated_tokens.saturating_add(line.estimated_tokens);
     }
 }
+
+#[cfg(test)]
+mod tests;

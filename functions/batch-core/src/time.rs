@@ -3,7 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 /// Milliseconds since 1970-01-01 UTC.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
 #[serde(transparent)]
 pub struct UnixMs(pub i64);
 

@@ -38,7 +38,8 @@ impl Window {
     #[must_use]
     pub fn takes(&self, line_bytes: usize) -> bool {
         self.lines.is_empty()
-            || (self.lines.len() < WINDOW_LINES_MAX && self.bytes.len().saturating_add(line_bytes) <= WINDOW_BYTES_MAX)
+            || (self.lines.len() < WINDOW_LINES_MAX
+                && self.bytes.len().saturating_add(line_bytes) <= WINDOW_BYTES_MAX)
     }
 
     /// Adds a line; `line` must have been parsed from `raw`, and `slot` names its model.
@@ -53,14 +54,23 @@ impl Window {
                 return start..start;
             }
             let offset = part.as_ptr().addr().checked_sub(raw.as_ptr().addr());
-            let offset = offset.filter(|offset| offset + part.len() <= raw.len()).expect("parts are parts of the line");
+            let offset = offset
+                .filter(|offset| offset + part.len() <= raw.len())
+                .expect("parts are parts of the line");
             start + offset..start + offset + part.len()
         };
         let (instructions, prompt) = (range(line.prompt.instructions), range(line.prompt.prompt));
         self.bytes.extend_from_slice(raw);
         let raw = start..self.bytes.len();
         let estimated_tokens = line.estimated_tokens;
-        self.lines.push(Kept { line: no, slot, raw, instructions, prompt, estimated_tokens });
+        self.lines.push(Kept {
+            line: no,
+            slot,
+            raw,
+            instructions,
+            prompt,
+            estimated_tokens,
+        });
         format::index::encode_entry(&mut self.index, no, line.custom_id_json);
     }
 
@@ -79,7 +89,11 @@ impl Window {
     /// Cuts its lines into shards; see [`plan_window`].
     #[must_use]
     pub fn cut(&self, rule: impl Fn(u16) -> TimeRule) -> Vec<ShardDraft> {
-        let lines: Vec<WindowLine<'_>> = self.lines.iter().map(|kept| self.window_line(kept)).collect();
+        let lines: Vec<WindowLine<'_>> = self
+            .lines
+            .iter()
+            .map(|kept| self.window_line(kept))
+            .collect();
         plan_window(&lines, rule)
     }
 
@@ -93,21 +107,30 @@ impl Window {
         let mut blob = Vec::with_capacity(draft.bytes + 32 * draft.lines.len() + 32);
         for index in &draft.lines {
             let kept = &self.lines[*index as usize];
-            format::shard::encode_line(&mut blob, kept.line, kept.estimated_tokens, &self.bytes[kept.raw.clone()]);
+            format::shard::encode_line(
+                &mut blob,
+                kept.line,
+                kept.estimated_tokens,
+                &self.bytes[kept.raw.clone()],
+            );
         }
         blob
     }
 
     fn window_line(&self, kept: &Kept) -> WindowLine<'_> {
         let text = |range: &Range<usize>| {
-            std::str::from_utf8(&self.bytes[range.clone()]).expect("parts of a line that was parsed are UTF-8")
+            std::str::from_utf8(&self.bytes[range.clone()])
+                .expect("parts of a line that was parsed are UTF-8")
         };
         WindowLine {
             line: kept.line,
             slot: kept.slot,
             bytes: kept.raw.len(),
             estimated_tokens: kept.estimated_tokens,
-            prompt: PromptKey { instructions: text(&kept.instructions), prompt: text(&kept.prompt) },
+            prompt: PromptKey {
+                instructions: text(&kept.instructions),
+                prompt: text(&kept.prompt),
+            },
         }
     }
 }

@@ -7,6 +7,7 @@ mod publish;
 #[path = "support/worker.rs"]
 mod worker;
 #[path = "support/world.rs"]
+#[expect(dead_code, reason = "other tests use what this one does not")]
 mod world;
 
 use std::sync::Arc;

@@ -5,8 +5,7 @@ use std::time::Duration;
 use batch_core::batch::BatchRun;
 use batch_core::id::{BatchId, TenantId};
 use batch_core::message::{DispatchJob, Lane, QueueName, SCHEMA, ShardJob, StageJob};
-use batch_core::shard::{Shard, ShardState};
-use batch_core::time::UnixMs;
+use batch_core::shard::Shard;
 use batch_io::IoError;
 
 use crate::Context;
@@ -28,25 +27,29 @@ pub(crate) async fn ask_dispatch(ctx: &Context, model: &str) -> Result<(), IoErr
     ctx.platform.queue.send(&QueueName::Dispatch, vec![body], Duration::ZERO).await
 }
 
-/// Sends the message of a released shard again.
-///
-/// A shard that backs off carries the delay in its record: it is checked that much later.
+/// Sends the message of a released shard again, visible after `delay_ms`.
 pub(crate) async fn ask_worker(
     ctx: &Context,
     tenant: &TenantId,
     run: &BatchRun,
     batch: BatchId,
     shard: &Shard,
-    now: UnixMs,
+    delay_ms: i64,
 ) -> Result<(), IoError> {
     let lane = if run.shards_total > 1 { Lane::Bulk } else { Lane::Fast };
     let queue = QueueName::Model { model: shard.model.clone(), lane };
-    let delay_ms = match shard.state {
-        ShardState::Released { check_at } => check_at.since_ms(now) - ctx.settings.timing.message_lost_ms,
-        ShardState::Pending | ShardState::Leased { .. } | ShardState::Done | ShardState::Split => 0,
-    };
     let delay = Duration::from_millis(delay_ms.clamp(0, DELAY_MS_MAX).unsigned_abs());
     let job = ShardJob { schema: SCHEMA, tenant: tenant.clone(), batch, shard: shard.id.clone() };
     let body = serde_json::to_string(&job).expect("a job is plain JSON");
     ctx.platform.queue.send(&queue, vec![body], delay).await
+}
+
+/// Returns whether messages of a model wait for workers.
+pub(crate) async fn has_waiting(ctx: &Context, model: &str) -> Result<bool, IoError> {
+    for lane in [Lane::Fast, Lane::Bulk] {
+        if ctx.platform.queue.depth(&QueueName::Model { model: model.to_owned(), lane }).await? > 0 {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }

@@ -5,6 +5,7 @@ use batch_io::IoError;
 use batch_io::port::WorkKind;
 use batch_io::store::DueRef;
 
+use crate::batches::IdleStages;
 use crate::report::Report;
 use crate::{Context, backlogs, batches, ended, retention, shards};
 
@@ -22,12 +23,13 @@ const LOOKS_MAX: usize = 200;
 pub async fn handle(ctx: &Context, now: UnixMs) -> Result<Report, IoError> {
     let mut report = Report::default();
     let mut fault = None;
+    let idle = IdleStages::look(ctx).await?;
     // Shards come before batches: the last shard to be given up or completed seals its batch.
     for kind in [WorkKind::Shard, WorkKind::Batch, WorkKind::Outbox, WorkKind::Retention] {
         match ctx.store.due(kind, now, LOOKS_MAX).await {
             Ok(entries) => {
                 for entry in entries {
-                    look_at(ctx, &entry, now, &mut report).await;
+                    look_at(ctx, &entry, idle, now, &mut report).await;
                 }
             }
             Err(error) => fault = note(fault, &mut report, error),
@@ -50,9 +52,9 @@ fn note(first: Option<IoError>, report: &mut Report, error: IoError) -> Option<I
 }
 
 /// Looks at one entry. Its faults are its own.
-async fn look_at(ctx: &Context, entry: &DueRef, now: UnixMs, report: &mut Report) {
+async fn look_at(ctx: &Context, entry: &DueRef, idle: IdleStages, now: UnixMs, report: &mut Report) {
     let result = match entry {
-        DueRef::Batch { tenant, batch } => batches::look_at(ctx, tenant, *batch, now, report).await,
+        DueRef::Batch { tenant, batch } => batches::look_at(ctx, tenant, *batch, idle, now, report).await,
         DueRef::Shard { tenant, batch, shard } => shards::look_at(ctx, tenant, *batch, shard, now, report).await,
         DueRef::File { tenant, file } => retention::collect_file(ctx, tenant, *file, now, report).await,
         DueRef::Upload { tenant, upload } => retention::collect_upload(ctx, tenant, *upload, now, report).await,

@@ -5,16 +5,17 @@ use std::collections::HashSet;
 use batch_core::blob_key::BlobKey;
 use batch_core::format;
 use batch_core::id::{BatchId, LineNo, TenantId};
-use batch_core::shard::{Shard, ShardId};
+use batch_core::shard::{Shard, ShardId, ShardState};
 use batch_core::time::UnixMs;
 use batch_io::store::{Lapsed, SplitShard};
 use batch_io::{IoError, IoKind};
 use bytes::{Bytes, BytesMut};
 use futures::TryStreamExt;
 
-use crate::messages::ask_worker;
+use crate::batches::seal_if_done;
+use crate::messages::{ask_worker, has_waiting};
 use crate::report::Report;
-use crate::{Context, batches, give_up};
+use crate::{Context, give_up};
 
 /// Releases, splits or gives up a shard that is due.
 ///
@@ -29,15 +30,19 @@ pub(crate) async fn look_at(
     now: UnixMs,
     report: &mut Report,
 ) -> Result<(), IoError> {
+    let Some(before) = ctx.store.load_shard(tenant, batch, shard).await? else { return Ok(()) };
+    let waited = matches!(before.state, ShardState::Released { .. });
     match ctx.store.apply_lapse(tenant, batch, shard, now).await? {
         Lapsed::Nothing | Lapsed::Stopped => Ok(()),
+        // While messages wait, a shard's own is more likely late than lost; the next check asks again.
+        Lapsed::Released(_) if waited && has_waiting(ctx, &before.model).await? => Ok(()),
         Lapsed::Released(shard) => resend(ctx, tenant, batch, &[shard], now, report).await,
         Lapsed::MustSplit(shard) => split(ctx, tenant, batch, &shard, now, report).await,
         Lapsed::GiveUp(shard) => {
             if give_up::commit_crash(ctx, tenant, batch, &shard, now).await? {
                 report.lines_given_up += 1;
             }
-            batches::look_at(ctx, tenant, batch, now, report).await
+            seal_if_done(ctx, tenant, batch, now, report).await
         }
     }
 }
@@ -52,11 +57,19 @@ async fn resend(
 ) -> Result<(), IoError> {
     let Some(run) = ctx.store.load_run(tenant, batch).await? else { return Ok(()) };
     for shard in shards {
-        ask_worker(ctx, tenant, &run, batch, shard, now).await?;
+        ask_worker(ctx, tenant, &run, batch, shard, delay_ms(ctx, shard, now)).await?;
         report.shards_resent += 1;
         tracing::info!(batch.id = %batch, shard.id = %shard.id, losses = shard.losses, "asked for a shard again");
     }
     Ok(())
+}
+
+/// Returns how long a shard's message should wait: one that backs off is checked that much later.
+fn delay_ms(ctx: &Context, shard: &Shard, now: UnixMs) -> i64 {
+    match shard.state {
+        ShardState::Released { check_at } => check_at.since_ms(now) - ctx.settings.timing.message_lost_ms,
+        ShardState::Pending | ShardState::Leased { .. } | ShardState::Done | ShardState::Split => 0,
+    }
 }
 
 async fn split(
@@ -69,12 +82,13 @@ async fn split(
 ) -> Result<(), IoError> {
     let unfinished = unfinished(ctx, tenant, batch, shard).await?;
     match ctx.store.split_shard(tenant, batch, shard, &unfinished, now).await? {
-        SplitShard::Split(children) => {
+        SplitShard::Split(shards) => {
             report.shards_split += 1;
-            tracing::warn!(batch.id = %batch, shard.id = %shard.id, lines = unfinished.len(), "split a shard that kept getting lost");
-            resend(ctx, tenant, batch, &children, now, report).await
+            let lines = unfinished.len();
+            tracing::warn!(batch.id = %batch, shard.id = %shard.id, lines, "split a shard that kept getting lost");
+            resend(ctx, tenant, batch, &shards, now, report).await
         }
-        SplitShard::Completed => batches::look_at(ctx, tenant, batch, now, report).await,
+        SplitShard::Completed => seal_if_done(ctx, tenant, batch, now, report).await,
         SplitShard::Changed | SplitShard::Closed => Ok(()),
     }
 }

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use fixture::Letters;
+use inference::backend::cpu::{CpuBackend, CpuConfig};
 use inference::backend::deferred::Deferred;
 use inference::backend::scalar::{ScalarBackend, ScalarConfig};
 use inference::backend::{Backend, KvType, Recipe, SampleParams};
@@ -25,6 +26,16 @@ fn scalar(lookahead: usize) -> ScalarBackend {
         max_rows: 256,
         lookahead,
     })
+}
+
+fn cpu(threads: usize, recipe: Recipe) -> CpuBackend {
+    CpuBackend::new(CpuConfig {
+        threads,
+        max_rows: 256,
+        recipe,
+        isa: None,
+    })
+    .expect("this machine runs the CPU backend")
 }
 
 fn sampled(seed: u64) -> SampleParams {
@@ -178,9 +189,9 @@ fn run<B: Backend + Send>(
     (outcomes, engine.stats())
 }
 
-/// Runs every variant, and both ways to look ahead, against one request at a time.
-fn check<B: Backend + Send>(make: impl Fn(usize) -> B, recipe: Recipe, kv_type: KvType) {
-    let (alone, _) = run(make(0), recipe, kv_type, ALONE);
+/// Runs every variant on every backend, late and in time, against one request at a time on the first backend.
+fn check<B: Backend + Send>(backends: &[&dyn Fn() -> B], recipe: Recipe, kv_type: KvType) {
+    let (alone, _) = run(backends[0](), recipe, kv_type, ALONE);
     let (mut preemptions, mut cached_tokens) = (0, 0);
     let mut compare = |what: &str, (outcomes, stats): (Outcomes, Stats)| {
         assert_eq!(outcomes, alone, "{what}");
@@ -193,14 +204,14 @@ fn check<B: Backend + Send>(make: impl Fn(usize) -> B, recipe: Recipe, kv_type: 
         ("small pool", SMALL_POOL),
         ("small pool without prefix cache", SMALL_POOL_UNSHARED),
     ] {
-        compare(name, run(make(0), recipe, kv_type, variant));
-        compare(
-            &format!("{name}, lookahead"),
-            run(make(1), recipe, kv_type, variant),
-        );
+        for (index, make) in backends.iter().enumerate() {
+            let outcomes = run(make(), recipe, kv_type, variant);
+            compare(&format!("{name}, backend {index}"), outcomes);
+        }
+        let late = Deferred::new(backends[0]());
         compare(
             &format!("{name}, deferred"),
-            run(Deferred::new(make(0)), recipe, kv_type, variant),
+            run(late, recipe, kv_type, variant),
         );
     }
     assert!(
@@ -215,5 +226,25 @@ fn check<B: Backend + Send>(make: impl Fn(usize) -> B, recipe: Recipe, kv_type: 
 
 #[test]
 fn scalar_results_do_not_depend_on_the_batch() {
-    check(scalar, Recipe::F32, KvType::F32);
+    check(&[&|| scalar(0), &|| scalar(1)], Recipe::F32, KvType::F32);
+}
+
+#[test]
+fn cpu_results_in_f32_do_not_depend_on_the_batch_or_the_threads() {
+    let cpu = |threads| cpu(threads, Recipe::F32);
+    check(
+        &[&|| cpu(1), &|| cpu(2), &|| cpu(3)],
+        Recipe::F32,
+        KvType::F32,
+    );
+}
+
+#[test]
+fn cpu_results_in_bf16_do_not_depend_on_the_batch_or_the_threads() {
+    let cpu = |threads| cpu(threads, Recipe::Bf16);
+    check(
+        &[&|| cpu(1), &|| cpu(2), &|| cpu(3)],
+        Recipe::Bf16,
+        KvType::Bf16,
+    );
 }

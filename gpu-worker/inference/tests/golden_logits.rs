@@ -5,6 +5,7 @@ mod fixture;
 use std::sync::Arc;
 
 use fixture::Letters;
+use inference::backend::cpu::{CpuBackend, CpuConfig};
 use inference::backend::deferred::Deferred;
 use inference::backend::scalar::{ScalarBackend, ScalarConfig};
 use inference::backend::{
@@ -41,6 +42,16 @@ fn scalar() -> ScalarBackend {
         max_rows: 64,
         lookahead: 0,
     })
+}
+
+fn cpu(recipe: Recipe) -> CpuBackend {
+    CpuBackend::new(CpuConfig {
+        threads: 2,
+        max_rows: 64,
+        recipe,
+        isa: None,
+    })
+    .expect("this machine runs the CPU backend")
 }
 
 /// A decoder on its backend, driven step by step.
@@ -277,4 +288,16 @@ fn scalar_gives_the_golden_logits() {
 fn scalar_gives_the_golden_answers() {
     check_greedy(scalar, Recipe::F32, KvType::F32);
     check_greedy(|| Deferred::new(scalar()), Recipe::F32, KvType::F32);
+}
+
+#[test]
+fn cpu_in_f32_gives_the_golden_logits_and_answers() {
+    check_logits(|| cpu(Recipe::F32), Recipe::F32, KvType::F32, 1e-3);
+    check_greedy(|| cpu(Recipe::F32), Recipe::F32, KvType::F32);
+}
+
+#[test]
+fn cpu_in_bf16_gives_the_golden_logits_and_answers() {
+    check_logits(|| cpu(Recipe::Bf16), Recipe::Bf16, KvType::Bf16, 3e-2);
+    check_greedy(|| cpu(Recipe::Bf16), Recipe::Bf16, KvType::Bf16);
 }

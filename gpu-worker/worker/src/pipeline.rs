@@ -13,7 +13,7 @@ use batch_core::batch::{Endpoint, TokenCounts};
 use batch_core::id::{BatchId, LineNo};
 use batch_core::output::{self, ErrorBody};
 use batch_core::time::UnixMs;
-use inference::engine::{Engine, Generation};
+use inference::engine::Generation;
 use tokio::sync::mpsc as async_mpsc;
 
 use crate::model::{LoadedModel, ModelText};

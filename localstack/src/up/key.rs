@@ -5,10 +5,12 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use anyhow::Context as _;
+use async_trait::async_trait;
 use batch_core::id::{KeyId, TenantId};
+use batch_core::time::UnixMs;
+use batch_core::wire::{Credentials, Principal, WireError};
 use batch_io::Platform;
 use batch_io::store::{KeyRecord, Store};
-use sha2::{Digest as _, Sha256};
 
 use crate::failure::usage;
 
@@ -23,7 +25,7 @@ pub(super) async fn install(store: &Store, platform: &Platform, data: &Path) -> 
         Ok(key) => key.trim().to_owned(),
         Err(_) => kept_key(platform, data)?,
     };
-    let hash = hex::encode(Sha256::digest(key.as_bytes()));
+    let hash = authorizer::hash_key(&key);
     for (known, _) in store.list_keys().await.context("read the keys")? {
         if known != hash {
             store.remove_key(&known).await.context("remove an earlier key")?;
@@ -36,7 +38,6 @@ pub(super) async fn install(store: &Store, platform: &Platform, data: &Path) -> 
             tenant: TenantId::default_tenant(),
             name: "default".to_owned(),
             created_at: now,
-            schema: batch_core::message::SCHEMA,
         };
         store.put_key(&hash, &record).await.context("store the key")?;
     }
@@ -62,4 +63,15 @@ fn kept_key(platform: &Platform, data: &Path) -> anyhow::Result<String> {
     };
     write().with_context(|| format!("write {}", path.display()))?;
     Ok(key)
+}
+
+/// Lets the API ask the authorizer, as API Gateway does on AWS.
+#[derive(Debug)]
+pub(super) struct Keys(pub(super) Store);
+
+#[async_trait]
+impl api::Authorize for Keys {
+    async fn authorize(&self, credentials: Credentials<'_>, now: UnixMs) -> Result<Principal, WireError> {
+        authorizer::authorize(&self.0, credentials, now).await
+    }
 }

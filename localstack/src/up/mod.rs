@@ -75,7 +75,7 @@ async fn serve(args: UpArgs, config: Config, data: PathBuf) -> anyhow::Result<()
     })
     .await?;
     let router = api::router(Arc::new(api::Context {
-        auth: key::authorizer(&store),
+        auth: Arc::new(key::Keys(store.clone())),
         platform,
         store,
         catalog,

@@ -61,7 +61,12 @@ pub(super) fn start(
             let context = Arc::clone(&context);
             async move { validate::handle(&context, job, now).await }
         }));
-        let context = Arc::new(finalize::Context { platform: platform.clone(), store: store.clone(), settings });
+        let context = Arc::new(finalize::Context {
+            platform: platform.clone(),
+            store: store.clone(),
+            catalog: Arc::clone(catalog),
+            settings,
+        });
         tasks.spawn(serve.clone().queue(QueueName::Finalize, move |job: StageJob, now| {
             let context = Arc::clone(&context);
             async move { finalize::handle(&context, job, now).await }

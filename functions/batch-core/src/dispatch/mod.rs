@@ -112,23 +112,48 @@ pub struct Cursors {
 pub fn plan(input: &DispatchInput<'_>) -> DispatchPlan {
     let capacity = Capacity::of(input);
     let mut waiting = candidates(input, &capacity);
-    let quantum = waiting.iter().map(|candidate| candidate.cost).max().unwrap_or(1);
+    let quantum = waiting
+        .iter()
+        .map(|candidate| candidate.cost)
+        .max()
+        .unwrap_or(1);
     let mut cursors = input.cursors.clone();
     cursors.forget_idle(&waiting, quantum);
     let mut released = input.released;
     let mut releases: Vec<Release> = Vec::new();
     for _ in 0..PLAN_SHARDS_MAX {
-        let Some(only_fast) = capacity.room(released) else { break };
+        let Some(only_fast) = capacity.room(released) else {
+            break;
+        };
         waiting.retain(|candidate| candidate.next < candidate.end);
-        let open = || waiting.iter().filter(|candidate| !only_fast || candidate.lane == Lane::Fast);
-        let Some(tenant) = cursors.tenants.pick(open().map(Candidate::of_tenant), quantum, false) else { break };
+        let open = || {
+            waiting
+                .iter()
+                .filter(|candidate| !only_fast || candidate.lane == Lane::Fast)
+        };
+        let Some(tenant) = cursors
+            .tenants
+            .pick(open().map(Candidate::of_tenant), quantum, false)
+        else {
+            break;
+        };
         let own = open().filter(|candidate| *candidate.tenant == tenant);
         let batches = cursors.batches.entry(tenant.clone()).or_default();
-        let Some(batch) = batches.pick(own.map(Candidate::of_batch), quantum, true) else { break };
-        let Some(chosen) = waiting.iter_mut().find(|it| it.batch == batch && *it.tenant == tenant) else { break };
+        let Some(batch) = batches.pick(own.map(Candidate::of_batch), quantum, true) else {
+            break;
+        };
+        let Some(chosen) = waiting
+            .iter_mut()
+            .find(|it| it.batch == batch && *it.tenant == tenant)
+        else {
+            break;
+        };
         batches.charge(&batch, chosen.cost);
         cursors.tenants.charge(&tenant, chosen.cost);
-        released = Depth { shards: released.shards + 1, tokens: released.tokens.saturating_add(chosen.cost) };
+        released = Depth {
+            shards: released.shards + 1,
+            tokens: released.tokens.saturating_add(chosen.cost),
+        };
         append(&mut releases, chosen);
         chosen.next += 1;
     }
@@ -153,8 +178,16 @@ impl Capacity {
         let slots: u64 = workers().map(|worker| u64::from(worker.slots)).sum();
         let measured: u64 = workers().map(|worker| u64::from(worker.tokens_per_s)).sum();
         let periods_ms = u64::try_from(input.timing.dispatch_ms.saturating_mul(2)).unwrap_or(0);
-        let rate = if measured > 0 { measured } else { u64::from(input.known_rate.unwrap_or(0)) };
-        Self { shards: slots.max(DEPTH_SHARDS_MIN), tokens: measured.saturating_mul(periods_ms) / 1_000, rate }
+        let rate = if measured > 0 {
+            measured
+        } else {
+            u64::from(input.known_rate.unwrap_or(0))
+        };
+        Self {
+            shards: slots.max(DEPTH_SHARDS_MIN),
+            tokens: measured.saturating_mul(periods_ms) / 1_000,
+            rate,
+        }
     }
 
     /// Returns whether only the fast lane has room; none if nothing has.
@@ -200,14 +233,22 @@ impl Candidate<'_> {
 
 fn candidates<'a>(input: &DispatchInput<'a>, capacity: &Capacity) -> Vec<Candidate<'a>> {
     let open = input.backlogs.iter().filter(|waiting| {
-        let Backlog { model, next, shards, deadline, .. } = &waiting.backlog;
+        let Backlog {
+            model,
+            next,
+            shards,
+            deadline,
+            ..
+        } = &waiting.backlog;
         model == input.model && next < shards && *deadline > input.now
     });
     let candidate = |waiting: &'a Waiting| {
         let backlog = &waiting.backlog;
         let work_ms = capacity.work_ms(backlog.estimated_tokens);
         let slack_ms = backlog.deadline.since_ms(input.now);
-        let urgent = work_ms.is_some_and(|work_ms| slack_ms < work_ms.saturating_mul(2)).then_some(backlog.deadline);
+        let urgent = work_ms
+            .is_some_and(|work_ms| slack_ms < work_ms.saturating_mul(2))
+            .then_some(backlog.deadline);
         Candidate {
             tenant: &waiting.tenant,
             batch: waiting.batch,
@@ -215,7 +256,11 @@ fn candidates<'a>(input: &DispatchInput<'a>, capacity: &Capacity) -> Vec<Candida
             next: backlog.next,
             end: backlog.shards,
             cost: (backlog.estimated_tokens / u64::from(backlog.shards - backlog.next)).max(1),
-            lane: if urgent.is_some() || backlog.shards == 1 { Lane::Fast } else { Lane::Bulk },
+            lane: if urgent.is_some() || backlog.shards == 1 {
+                Lane::Fast
+            } else {
+                Lane::Bulk
+            },
             urgent,
         }
     };
@@ -225,10 +270,18 @@ fn candidates<'a>(input: &DispatchInput<'a>, capacity: &Capacity) -> Vec<Candida
 impl Cursors {
     /// Who waits no more loses its claim, so that idling earns nothing; so does the record's growth.
     fn forget_idle(&mut self, waiting: &[Candidate<'_>], quantum: u64) {
-        let tenants: BTreeMap<&TenantId, ()> = waiting.iter().map(|candidate| (candidate.tenant, ())).collect();
-        let batches: BTreeMap<BatchId, ()> = waiting.iter().map(|candidate| (candidate.batch, ())).collect();
-        self.tenants.retain(|tenant| tenants.contains_key(tenant), quantum);
-        self.batches.retain(|tenant, _| tenants.contains_key(tenant));
+        let tenants: BTreeMap<&TenantId, ()> = waiting
+            .iter()
+            .map(|candidate| (candidate.tenant, ()))
+            .collect();
+        let batches: BTreeMap<BatchId, ()> = waiting
+            .iter()
+            .map(|candidate| (candidate.batch, ()))
+            .collect();
+        self.tenants
+            .retain(|tenant| tenants.contains_key(tenant), quantum);
+        self.batches
+            .retain(|tenant, _| tenants.contains_key(tenant));
         for ring in self.batches.values_mut() {
             ring.retain(|batch| batches.contains_key(batch), quantum);
         }

@@ -15,7 +15,10 @@ const DEBT_QUANTA_MAX: i64 = 4;
 /// key may, each gets one quantum.
 /// Source: Shreedhar and Varghese 1996, "Efficient fair queuing using deficit round-robin".
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(bound(serialize = "K: Serialize + Ord", deserialize = "K: Deserialize<'de> + Ord"))]
+#[serde(bound(
+    serialize = "K: Serialize + Ord",
+    deserialize = "K: Deserialize<'de> + Ord"
+))]
 pub(super) struct Ring<K> {
     last: Option<K>,
     deficits: BTreeMap<K, i64>,
@@ -23,7 +26,10 @@ pub(super) struct Ring<K> {
 
 impl<K> Default for Ring<K> {
     fn default() -> Self {
-        Self { last: None, deficits: BTreeMap::new() }
+        Self {
+            last: None,
+            deficits: BTreeMap::new(),
+        }
     }
 }
 
@@ -56,16 +62,28 @@ impl<K: Ord + Clone> Ring<K> {
             self.fill(&keys, quantum);
             keys.retain(|key, _| self.deficit(key) > 0);
         }
-        let urgent = keys.iter().filter_map(|(key, deadline)| deadline.map(|deadline| (deadline, key))).min();
-        let next = || keys.keys().find(|key| Some(**key) > self.last.as_ref()).or_else(|| keys.keys().next());
-        let picked = urgent.map(|(_, key)| key).or_else(next).map(|key| (*key).clone());
+        let urgent = keys
+            .iter()
+            .filter_map(|(key, deadline)| deadline.map(|deadline| (deadline, key)))
+            .min();
+        let next = || {
+            keys.keys()
+                .find(|key| Some(**key) > self.last.as_ref())
+                .or_else(|| keys.keys().next())
+        };
+        let picked = urgent
+            .map(|(_, key)| key)
+            .or_else(next)
+            .map(|key| (*key).clone());
         self.last.clone_from(&picked);
         picked
     }
 
     /// Takes the cost of what was served.
     pub(super) fn charge(&mut self, key: &K, cost: u64) {
-        let deficit = self.deficit(key).saturating_sub(i64::try_from(cost).unwrap_or(i64::MAX));
+        let deficit = self
+            .deficit(key)
+            .saturating_sub(i64::try_from(cost).unwrap_or(i64::MAX));
         self.deficits.insert(key.clone(), deficit);
     }
 

@@ -25,6 +25,9 @@ pub fn decode(blob: &[u8]) -> impl Iterator<Item = Result<IndexEntry<'_>, Format
         let ([line], token) = record?;
         let at = token.as_ptr().addr() - blob.as_ptr().addr();
         let custom_id_json = std::str::from_utf8(token).map_err(|_| FormatError::Header { at })?;
-        Ok(IndexEntry { line: LineNo(line), custom_id_json })
+        Ok(IndexEntry {
+            line: LineNo(line),
+            custom_id_json,
+        })
     })
 }

@@ -8,5 +8,7 @@ pub mod segment;
 pub mod shard;
 
 mod record;
+#[cfg(test)]
+mod tests;
 
 pub use record::FormatError;

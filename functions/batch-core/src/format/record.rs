@@ -33,7 +33,12 @@ pub enum FormatError {
 const HEADER_BYTES_MAX: usize = 6 * 21;
 
 /// Appends a record, and before the first one the blob's `kind`.
-pub(super) fn encode<const N: usize>(out: &mut Vec<u8>, kind: &'static str, numbers: [u64; N], bytes: &[u8]) {
+pub(super) fn encode<const N: usize>(
+    out: &mut Vec<u8>,
+    kind: &'static str,
+    numbers: [u64; N],
+    bytes: &[u8],
+) {
     if out.is_empty() {
         out.extend_from_slice(kind.as_bytes());
         out.push(b'\n');
@@ -58,9 +63,17 @@ pub(super) struct Records<'a, const N: usize> {
 
 impl<'a, const N: usize> Records<'a, N> {
     pub(super) fn new(blob: &'a [u8], kind: &'static str) -> Self {
-        let start = blob.strip_prefix(kind.as_bytes()).and_then(|rest| rest.strip_prefix(b"\n"));
-        let fault = (start.is_none() && !blob.is_empty()).then_some(FormatError::WrongKind { expected: kind });
-        Self { blob, at: start.map_or(blob.len(), |rest| blob.len() - rest.len()), fault, failed: false }
+        let start = blob
+            .strip_prefix(kind.as_bytes())
+            .and_then(|rest| rest.strip_prefix(b"\n"));
+        let fault = (start.is_none() && !blob.is_empty())
+            .then_some(FormatError::WrongKind { expected: kind });
+        Self {
+            blob,
+            at: start.map_or(blob.len(), |rest| blob.len() - rest.len()),
+            fault,
+            failed: false,
+        }
     }
 
     fn read(&mut self) -> Result<([u64; N], &'a [u8]), FormatError> {
@@ -81,10 +94,16 @@ impl<'a, const N: usize> Records<'a, N> {
         let wanted = usize::try_from(length).unwrap_or(usize::MAX);
         let body = &rest[end + 1..];
         if body.len() <= wanted {
-            return Err(FormatError::Truncated { at, wanted, left: body.len() });
+            return Err(FormatError::Truncated {
+                at,
+                wanted,
+                left: body.len(),
+            });
         }
         if body[wanted] != b'\n' {
-            return Err(FormatError::Header { at: at + end + 1 + wanted });
+            return Err(FormatError::Header {
+                at: at + end + 1 + wanted,
+            });
         }
         self.at = at + end + 1 + wanted + 1;
         Ok((numbers, &body[..wanted]))

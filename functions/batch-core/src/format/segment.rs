@@ -21,8 +21,17 @@ pub struct LineResult<'a> {
 
 /// Appends a result to a segment; the first one opens the blob.
 pub fn encode_result(out: &mut Vec<u8>, result: &LineResult<'_>) {
-    let TokenCounts { input, cached, output } = result.tokens;
-    encode(out, KIND, [result.line.0, u64::from(result.ok), input, cached, output], result.record);
+    let TokenCounts {
+        input,
+        cached,
+        output,
+    } = result.tokens;
+    encode(
+        out,
+        KIND,
+        [result.line.0, u64::from(result.ok), input, cached, output],
+        result.record,
+    );
 }
 
 /// Reads a segment. After an error, nothing follows.
@@ -31,7 +40,11 @@ pub fn decode(blob: &[u8]) -> impl Iterator<Item = Result<LineResult<'_>, Format
         record.map(|([line, ok, input, cached, output], record)| LineResult {
             line: LineNo(line),
             ok: ok == 1,
-            tokens: TokenCounts { input, cached, output },
+            tokens: TokenCounts {
+                input,
+                cached,
+                output,
+            },
             record,
         })
     })

@@ -24,6 +24,10 @@ pub fn encode_line(out: &mut Vec<u8>, line: LineNo, estimated_tokens: u64, raw: 
 /// Reads a shard's blob. After an error, nothing follows.
 pub fn decode(blob: &[u8]) -> impl Iterator<Item = Result<ShardLine<'_>, FormatError>> {
     Records::new(blob, KIND).map(|record| {
-        record.map(|([line, estimated_tokens], raw)| ShardLine { line: LineNo(line), estimated_tokens, raw })
+        record.map(|([line, estimated_tokens], raw)| ShardLine {
+            line: LineNo(line),
+            estimated_tokens,
+            raw,
+        })
     })
 }

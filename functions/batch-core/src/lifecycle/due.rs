@@ -13,7 +13,9 @@ use crate::time::UnixMs;
 pub fn next_look(run: &BatchRun, params: &BatchParams, timing: &Timing) -> Option<UnixMs> {
     match run.state {
         State::Validating => Some(stage_look(run, params, timing).min(params.expires_at)),
-        State::InProgress if shards_are_done(run) => run.moments.in_progress_at.or(Some(params.created_at)),
+        State::InProgress if shards_are_done(run) => {
+            run.moments.in_progress_at.or(Some(params.created_at))
+        }
         State::InProgress => Some(params.expires_at),
         State::Draining(_) => Some(run.seal_at.unwrap_or_default()),
         State::Sealed(_) => Some(stage_look(run, params, timing)),
@@ -41,7 +43,11 @@ fn shards_are_done(run: &BatchRun) -> bool {
 /// A stage is stuck when its lease is over, or when its message has gone unanswered for too long.
 fn stage_look(run: &BatchRun, params: &BatchParams, timing: &Timing) -> UnixMs {
     let moments = [run.moments.finalizing_at, run.moments.cancelling_at];
-    let asked_at = moments.into_iter().flatten().max().unwrap_or(params.created_at);
+    let asked_at = moments
+        .into_iter()
+        .flatten()
+        .max()
+        .unwrap_or(params.created_at);
     let answer_due = asked_at.plus_ms(timing.message_lost_ms);
     answer_due.max(run.stage.until.plus_ms(timing.takeover_ms))
 }

@@ -27,6 +27,16 @@ pub struct Rejected {
     pub event: Event,
 }
 
+impl Step {
+    fn unchanged(state: State) -> Self {
+        Self {
+            next: state,
+            effects: Vec::new(),
+            changed: false,
+        }
+    }
+}
+
 impl State {
     /// Decides what `event` does to a batch in this state.
     ///
@@ -36,30 +46,45 @@ impl State {
     ///
     /// [`Rejected`] if the event contradicts the state.
     pub fn on(self, event: Event, now: UnixMs, seal_grace_ms: i64) -> Result<Step, Rejected> {
-        let drain = |why| step(State::Draining(why), vec![Effect::SealAt(now.plus_ms(seal_grace_ms))]);
+        let drain = |why| {
+            step(
+                State::Draining(why),
+                vec![Effect::SealAt(now.plus_ms(seal_grace_ms))],
+            )
+        };
         let seal = |outcome| step(State::Sealed(outcome), vec![Effect::Finalize]);
         let end = |how| step(State::Ended(how), vec![Effect::Notify(how)]);
-        let unchanged = Ok(Step { next: self, effects: Vec::new(), changed: false });
+        let unchanged = Ok(Step::unchanged(self));
         let rejected = Err(Rejected { state: self, event });
         match self {
             State::Validating => match event {
-                Event::Published { total, shards_total } if total > 0 && shards_total > 0 => {
+                Event::Published {
+                    total,
+                    shards_total,
+                } if total > 0 && shards_total > 0 => {
                     step(State::InProgress, vec![Effect::Dispatch])
                 }
                 Event::Rejected => end(Terminal::Failed),
                 Event::CancelRequested => seal(SealedAs::Cancelled),
                 Event::WindowClosed => end(Terminal::Expired),
-                Event::Published { .. } | Event::AllShardsDone | Event::GraceOver | Event::Finalized => rejected,
+                Event::Published { .. }
+                | Event::AllShardsDone
+                | Event::GraceOver
+                | Event::Finalized => rejected,
             },
             State::InProgress => match event {
                 Event::CancelRequested => drain(Stop::Cancelled),
                 Event::WindowClosed => drain(Stop::Expired),
                 Event::AllShardsDone => seal(SealedAs::Completed),
-                Event::Published { .. } | Event::Rejected | Event::GraceOver | Event::Finalized => rejected,
+                Event::Published { .. } | Event::Rejected | Event::GraceOver | Event::Finalized => {
+                    rejected
+                }
             },
             State::Draining(why) => match event {
                 Event::GraceOver | Event::AllShardsDone => seal(why.sealed_as()),
-                Event::CancelRequested if why == Stop::Expired => step(State::Draining(Stop::Cancelled), Vec::new()),
+                Event::CancelRequested if why == Stop::Expired => {
+                    step(State::Draining(Stop::Cancelled), Vec::new())
+                }
                 Event::CancelRequested | Event::WindowClosed => unchanged,
                 Event::Published { .. } | Event::Rejected | Event::Finalized => rejected,
             },
@@ -68,7 +93,10 @@ impl State {
                 Event::CancelRequested if outcome != SealedAs::Cancelled => {
                     step(State::Sealed(SealedAs::Cancelled), Vec::new())
                 }
-                Event::CancelRequested | Event::WindowClosed | Event::AllShardsDone | Event::GraceOver => unchanged,
+                Event::CancelRequested
+                | Event::WindowClosed
+                | Event::AllShardsDone
+                | Event::GraceOver => unchanged,
                 Event::Published { .. } | Event::Rejected => rejected,
             },
             State::Ended(how) => match event {
@@ -134,7 +162,14 @@ impl SealedAs {
     }
 }
 
-#[expect(clippy::unnecessary_wraps, reason = "an arm of `on`, whose result it is")]
+#[expect(
+    clippy::unnecessary_wraps,
+    reason = "an arm of `on`, whose result it is"
+)]
 fn step(next: State, effects: Vec<Effect>) -> Result<Step, Rejected> {
-    Ok(Step { next, effects, changed: true })
+    Ok(Step {
+        next,
+        effects,
+        changed: true,
+    })
 }

@@ -22,8 +22,14 @@ const STATES: [State; 11] = [
 ];
 
 const EVENTS: [Event; 8] = [
-    Event::Published { total: 7, shards_total: 2 },
-    Event::Published { total: 0, shards_total: 0 },
+    Event::Published {
+        total: 7,
+        shards_total: 2,
+    },
+    Event::Published {
+        total: 0,
+        shards_total: 0,
+    },
     Event::Rejected,
     Event::CancelRequested,
     Event::WindowClosed,
@@ -36,7 +42,9 @@ const NOW: UnixMs = UnixMs(1_000);
 const GRACE_MS: i64 = 50;
 
 fn all_steps() -> impl Iterator<Item = (State, Event, Result<Step, Rejected>)> {
-    STATES.into_iter().flat_map(|state| EVENTS.map(|event| (state, event, state.on(event, NOW, GRACE_MS))))
+    STATES
+        .into_iter()
+        .flat_map(|state| EVENTS.map(|event| (state, event, state.on(event, NOW, GRACE_MS))))
 }
 
 #[test]
@@ -50,7 +58,11 @@ fn every_event_in_every_state_is_in_the_table() {
         }
         write!(table, "  {:<32}", event.to_string()).unwrap();
         match step {
-            Ok(Step { next, effects, changed: true }) => writeln!(table, "{next}  {effects:?}").unwrap(),
+            Ok(Step {
+                next,
+                effects,
+                changed: true,
+            }) => writeln!(table, "{next}  {effects:?}").unwrap(),
             Ok(_) => writeln!(table, "-").unwrap(),
             Err(Rejected { .. }) => writeln!(table, "rejected").unwrap(),
         }
@@ -61,7 +73,12 @@ fn every_event_in_every_state_is_in_the_table() {
 #[test]
 fn unchanged_steps_have_no_effects_and_changed_ones_change() {
     for (state, event, step) in all_steps() {
-        if let Ok(Step { next, effects, changed }) = step {
+        if let Ok(Step {
+            next,
+            effects,
+            changed,
+        }) = step
+        {
             assert_eq!(changed, next != state, "{state} on {event}");
             assert!(changed || effects.is_empty(), "{state} on {event}");
         }
@@ -73,7 +90,10 @@ fn every_effect_can_be_derived_from_the_state_when_it_got_lost() {
     for (state, event, step) in all_steps() {
         for effect in step.map_or(Vec::new(), |step| {
             let pending = pending_effects(step.next, Some(NOW.plus_ms(GRACE_MS)));
-            step.effects.into_iter().map(|effect| (effect, pending.clone())).collect()
+            step.effects
+                .into_iter()
+                .map(|effect| (effect, pending.clone()))
+                .collect()
         }) {
             let (effect, pending) = effect;
             assert!(pending.contains(&effect), "{state} on {event}: {effect:?}");
@@ -84,7 +104,9 @@ fn every_effect_can_be_derived_from_the_state_when_it_got_lost() {
 #[test]
 fn repeated_event_changes_nothing_more() {
     for (state, event, step) in all_steps() {
-        let Ok(Step { next, .. }) = step else { continue };
+        let Ok(Step { next, .. }) = step else {
+            continue;
+        };
         if let Ok(again) = next.on(event, NOW, GRACE_MS) {
             assert!(!again.changed, "{state} on {event} twice");
         }
@@ -101,7 +123,9 @@ fn states_never_go_back() {
         State::Ended(_) => 4,
     };
     for (state, event, step) in all_steps() {
-        let Ok(Step { next, changed, .. }) = step else { continue };
+        let Ok(Step { next, changed, .. }) = step else {
+            continue;
+        };
         assert!(phase(next) >= phase(state), "{state} on {event}");
         assert!(!(changed && state.is_terminal()), "{state} on {event}");
     }
@@ -127,8 +151,13 @@ fn every_batch_ends_when_time_passes_and_stages_answer() {
 
 #[test]
 fn rejection_names_state_and_event() {
-    let rejected = State::Ended(Terminal::Completed).on(Event::CancelRequested, NOW, GRACE_MS).unwrap_err();
-    assert_eq!(rejected.to_string(), "cancel requested does not apply to a batch that is completed");
+    let rejected = State::Ended(Terminal::Completed)
+        .on(Event::CancelRequested, NOW, GRACE_MS)
+        .unwrap_err();
+    assert_eq!(
+        rejected.to_string(),
+        "cancel requested does not apply to a batch that is completed"
+    );
 }
 
 fn batch(state: State) -> (BatchParams, BatchRun) {
@@ -160,7 +189,10 @@ fn batch(state: State) -> (BatchParams, BatchRun) {
         tokens: TokenCounts::default(),
         cost_picodollars: 0,
         estimated_tokens: 0,
-        moments: Moments { in_progress_at: Some(UnixMs(10)), ..Moments::default() },
+        moments: Moments {
+            in_progress_at: Some(UnixMs(10)),
+            ..Moments::default()
+        },
         output_file_id: None,
         error_file_id: None,
         manifest: None,
@@ -170,20 +202,44 @@ fn batch(state: State) -> (BatchParams, BatchRun) {
 
 #[test]
 fn reconcile_looks_when_something_can_have_gone_wrong() {
-    let timing = Timing { message_lost_ms: 30_000, takeover_ms: 100, ..Timing::EMBEDDED };
+    let timing = Timing {
+        message_lost_ms: 30_000,
+        takeover_ms: 100,
+        ..Timing::EMBEDDED
+    };
     let check = |state, change: fn(&mut BatchRun), want: Option<i64>| {
         let (params, mut run) = batch(state);
         change(&mut run);
-        assert_eq!(next_look(&run, &params, &timing), want.map(UnixMs), "{state}");
+        assert_eq!(
+            next_look(&run, &params, &timing),
+            want.map(UnixMs),
+            "{state}"
+        );
     };
     check(State::Validating, |_| {}, Some(30_000));
-    check(State::Validating, |run| run.stage.until = UnixMs(40_000), Some(40_100));
-    check(State::Validating, |run| run.stage.until = UnixMs(99_000_000), Some(86_400_000));
+    check(
+        State::Validating,
+        |run| run.stage.until = UnixMs(40_000),
+        Some(40_100),
+    );
+    check(
+        State::Validating,
+        |run| run.stage.until = UnixMs(99_000_000),
+        Some(86_400_000),
+    );
     check(State::InProgress, |_| {}, Some(86_400_000));
     check(State::InProgress, |run| run.shards_done = 2, Some(10));
     check(State::Draining(Stop::Expired), |_| {}, Some(5_000));
-    check(State::Sealed(SealedAs::Completed), |run| run.moments.finalizing_at = Some(UnixMs(7_000)), Some(37_000));
-    check(State::Sealed(SealedAs::Expired), |run| run.stage.until = UnixMs(50_000), Some(50_100));
+    check(
+        State::Sealed(SealedAs::Completed),
+        |run| run.moments.finalizing_at = Some(UnixMs(7_000)),
+        Some(37_000),
+    );
+    check(
+        State::Sealed(SealedAs::Expired),
+        |run| run.stage.until = UnixMs(50_000),
+        Some(50_100),
+    );
     check(State::Ended(Terminal::Failed), |_| {}, None);
 }
 
@@ -194,7 +250,10 @@ fn due_events_are_never_rejected() {
             let (params, mut run) = batch(state);
             run.shards_done = shards_done;
             let due = due_event(&run, &params, UnixMs(now));
-            assert!(due.is_none_or(|event| state.on(event, NOW, GRACE_MS).is_ok()), "{state} at {now}");
+            assert!(
+                due.is_none_or(|event| state.on(event, NOW, GRACE_MS).is_ok()),
+                "{state} at {now}"
+            );
         }
     }
 }
@@ -204,7 +263,11 @@ fn time_closes_windows_and_graces() {
     let check = |state, shards_done, now, want: Option<Event>| {
         let (params, mut run) = batch(state);
         run.shards_done = shards_done;
-        assert_eq!(due_event(&run, &params, UnixMs(now)), want, "{state} at {now}");
+        assert_eq!(
+            due_event(&run, &params, UnixMs(now)),
+            want,
+            "{state} at {now}"
+        );
     };
     check(State::Validating, 0, 86_399_999, None);
     check(State::Validating, 0, 86_400_000, Some(Event::WindowClosed));
@@ -212,7 +275,17 @@ fn time_closes_windows_and_graces() {
     check(State::InProgress, 1, 86_400_000, Some(Event::WindowClosed));
     check(State::InProgress, 2, 86_400_000, Some(Event::AllShardsDone));
     check(State::Draining(Stop::Cancelled), 1, 4_999, None);
-    check(State::Draining(Stop::Cancelled), 1, 5_000, Some(Event::GraceOver));
-    check(State::Draining(Stop::Cancelled), 2, 4_999, Some(Event::AllShardsDone));
+    check(
+        State::Draining(Stop::Cancelled),
+        1,
+        5_000,
+        Some(Event::GraceOver),
+    );
+    check(
+        State::Draining(Stop::Cancelled),
+        2,
+        4_999,
+        Some(Event::AllShardsDone),
+    );
     check(State::Sealed(SealedAs::Completed), 2, 86_400_000, None);
 }

@@ -31,7 +31,9 @@ impl<'a> BodyFields<'a> {
                     b"input" => &mut fields.input,
                     b"prompt" => &mut fields.prompt,
                     b"instructions" => &mut fields.instructions,
-                    b"max_tokens" | b"max_completion_tokens" | b"max_output_tokens" => &mut fields.max_tokens,
+                    b"max_tokens" | b"max_completion_tokens" | b"max_output_tokens" => {
+                        &mut fields.max_tokens
+                    }
                     _ => return Ok(()),
                 };
                 *slot = Some(value).filter(|value| *value != "null");

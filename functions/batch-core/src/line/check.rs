@@ -23,7 +23,14 @@ impl<'c> Checker<'c> {
     /// Starts a file. `key` is random: see [`IdSet`].
     #[must_use]
     pub fn new(endpoint: Endpoint, catalog: &'c Catalog, lines_max: u64, key: [u8; 16]) -> Self {
-        Self { endpoint, catalog, lines_max, ids: IdSet::new(key), problems: Problems::default(), requests: 0 }
+        Self {
+            endpoint,
+            catalog,
+            lines_max,
+            ids: IdSet::new(key),
+            problems: Problems::default(),
+            requests: 0,
+        }
     }
 
     /// Checks the next line and returns it if it is sound; its errors are kept.
@@ -33,9 +40,10 @@ impl<'c> Checker<'c> {
     {
         let parsed = match raw {
             RawLine::Whole(bytes) => parse(bytes, no, self.endpoint, self.catalog),
-            RawLine::TooLong { bytes } => {
-                Parsed::Bad { custom_id: None, errors: vec![problem::line_too_long(no, bytes)] }
-            }
+            RawLine::TooLong { bytes } => Parsed::Bad {
+                custom_id: None,
+                errors: vec![problem::line_too_long(no, bytes)],
+            },
         };
         match parsed {
             Parsed::Blank => None,
@@ -48,7 +56,9 @@ impl<'c> Checker<'c> {
                 if let Some(custom_id) = custom_id {
                     self.is_new(no, &custom_id);
                 }
-                errors.into_iter().for_each(|error| self.problems.push(error));
+                errors
+                    .into_iter()
+                    .for_each(|error| self.problems.push(error));
                 None
             }
         }
@@ -80,7 +90,11 @@ impl<'c> Checker<'c> {
             errors.push(problem::too_many_requests(self.requests, self.lines_max));
         }
         errors.extend(self.problems.into_errors());
-        if errors.is_empty() { Ok(self.requests) } else { Err(errors) }
+        if errors.is_empty() {
+            Ok(self.requests)
+        } else {
+            Err(errors)
+        }
     }
 
     /// Ids beyond the limit are not kept: memory stays bounded, and the file fails anyway.

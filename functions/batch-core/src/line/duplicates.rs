@@ -19,7 +19,10 @@ impl IdSet {
     /// Starts empty.
     #[must_use]
     pub fn new(key: [u8; 16]) -> Self {
-        Self { hasher: SipHasher24::new_with_key(&key), hashes: HashSet::default() }
+        Self {
+            hasher: SipHasher24::new_with_key(&key),
+            hashes: HashSet::default(),
+        }
     }
 
     /// Adds an unescaped id and returns whether it is new.

@@ -78,7 +78,14 @@ pub struct Request<'a> {
 #[must_use]
 pub fn open(raw: &[u8]) -> Option<Request<'_>> {
     let envelope = Envelope::read(std::str::from_utf8(raw).ok()?).ok()?;
-    let custom_id_json = envelope.custom_id.filter(|token| Kind::of(token) == Kind::String)?;
-    let body = envelope.body.filter(|value| Kind::of(value) == Kind::Object)?;
-    Some(Request { custom_id_json, body })
+    let custom_id_json = envelope
+        .custom_id
+        .filter(|token| Kind::of(token) == Kind::String)?;
+    let body = envelope
+        .body
+        .filter(|value| Kind::of(value) == Kind::Object)?;
+    Some(Request {
+        custom_id_json,
+        body,
+    })
 }

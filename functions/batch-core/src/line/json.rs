@@ -70,7 +70,11 @@ impl<'a> Scanner<'a> {
 
     /// Checks that only white space is left.
     pub(super) fn end(&mut self) -> Result<(), Malformed> {
-        if self.peek().is_none() { Ok(()) } else { Err(Malformed) }
+        if self.peek().is_none() {
+            Ok(())
+        } else {
+            Err(Malformed)
+        }
     }
 
     /// Reads an object; `member` gets each key as written and must read the value.
@@ -133,7 +137,9 @@ impl<'a> Scanner<'a> {
             }
             // A value ended, or an empty container is about to: close whatever ends here.
             loop {
-                let Some(container) = open.top() else { return Ok(&self.text[start..self.at]) };
+                let Some(container) = open.top() else {
+                    return Ok(&self.text[start..self.at]);
+                };
                 let next = self.take()?;
                 if next == container.end() {
                     open.pop();
@@ -166,7 +172,11 @@ impl<'a> Scanner<'a> {
     }
 
     fn expect(&mut self, wanted: u8) -> Result<(), Malformed> {
-        if self.take()? == wanted { Ok(()) } else { Err(Malformed) }
+        if self.take()? == wanted {
+            Ok(())
+        } else {
+            Err(Malformed)
+        }
     }
 
     fn word(&mut self, word: &str) -> Result<(), Malformed> {
@@ -179,7 +189,10 @@ impl<'a> Scanner<'a> {
 
     fn digits(&mut self) -> Result<(), Malformed> {
         let bytes = &self.text.as_bytes()[self.at..];
-        let count = bytes.iter().take_while(|byte| byte.is_ascii_digit()).count();
+        let count = bytes
+            .iter()
+            .take_while(|byte| byte.is_ascii_digit())
+            .count();
         self.at += count;
         if count > 0 { Ok(()) } else { Err(Malformed) }
     }
@@ -272,7 +285,11 @@ impl Nesting {
     }
 
     fn top(&self) -> Option<Container> {
-        let top = if self.word & 1 == 1 { Container::Object } else { Container::Array };
+        let top = if self.word & 1 == 1 {
+            Container::Object
+        } else {
+            Container::Array
+        };
         (self.depth > 0).then_some(top)
     }
 }
@@ -298,7 +315,9 @@ fn plain_len(bytes: &[u8]) -> usize {
         }
         at += 8;
     }
-    let tail = bytes[at..].iter().take_while(|byte| !matches!(byte, b'"' | b'\\' | 0..0x20));
+    let tail = bytes[at..]
+        .iter()
+        .take_while(|byte| !matches!(byte, b'"' | b'\\' | 0..0x20));
     at + tail.count()
 }
 
@@ -306,7 +325,11 @@ fn plain_len(bytes: &[u8]) -> usize {
 fn escape_len(bytes: &[u8]) -> Option<usize> {
     match bytes.get(1)? {
         b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't' => Some(2),
-        b'u' => bytes.get(2..6)?.iter().all(u8::is_ascii_hexdigit).then_some(6),
+        b'u' => bytes
+            .get(2..6)?
+            .iter()
+            .all(u8::is_ascii_hexdigit)
+            .then_some(6),
         _ => None,
     }
 }
@@ -315,7 +338,11 @@ fn escape_len(bytes: &[u8]) -> Option<usize> {
 ///
 /// `token` is as [`Scanner`] returned it, quotes included.
 pub(super) fn unescape(token: &str) -> Cow<'_, [u8]> {
-    let inner = token.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or(token).as_bytes();
+    let inner = token
+        .strip_prefix('"')
+        .and_then(|rest| rest.strip_suffix('"'))
+        .unwrap_or(token)
+        .as_bytes();
     if memchr::memchr(b'\\', inner).is_none() {
         return Cow::Borrowed(inner);
     }
@@ -350,7 +377,9 @@ fn code_unit(escape: &[u8]) -> u16 {
         Some(b't') => 0x09,
         Some(b'u') => {
             let digits = escape.get(2..6).unwrap_or_default();
-            digits.iter().fold(0, |unit, digit| (unit << 4) | hex_value(*digit))
+            digits
+                .iter()
+                .fold(0, |unit, digit| (unit << 4) | hex_value(*digit))
         }
         Some(byte) => u16::from(*byte),
         None => u16::from(b'\\'),
@@ -371,7 +400,11 @@ fn push_code(out: &mut Vec<u8>, code: u32) {
         out.extend_from_slice(char.encode_utf8(&mut [0; 4]).as_bytes());
     } else {
         let [_, _, high, low] = code.to_be_bytes();
-        out.extend([0xe0 | (high >> 4), 0x80 | ((high & 0xf) << 2) | (low >> 6), 0x80 | (low & 0x3f)]);
+        out.extend([
+            0xe0 | (high >> 4),
+            0x80 | ((high & 0xf) << 2) | (low >> 6),
+            0x80 | (low & 0x3f),
+        ]);
     }
 }
 

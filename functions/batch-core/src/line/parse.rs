@@ -64,7 +64,12 @@ pub struct PromptKey<'a> {
 
 /// Checks the line `no` of a batch for `endpoint`.
 #[must_use]
-pub fn parse<'a>(line: &'a [u8], no: LineNo, endpoint: Endpoint, catalog: &'a Catalog) -> Parsed<'a> {
+pub fn parse<'a>(
+    line: &'a [u8],
+    no: LineNo,
+    endpoint: Endpoint,
+    catalog: &'a Catalog,
+) -> Parsed<'a> {
     let Ok(text) = std::str::from_utf8(line) else {
         return not_json(no, " It is not valid UTF-8.");
     };
@@ -74,13 +79,23 @@ pub fn parse<'a>(line: &'a [u8], no: LineNo, endpoint: Endpoint, catalog: &'a Ca
     let envelope = match Envelope::read(text) {
         Ok(envelope) => envelope,
         Err(NoEnvelope::NotJson) if text.starts_with('\u{feff}') => {
-            return not_json(no, " It starts with a byte order mark, which only the first line of a file may.");
+            return not_json(
+                no,
+                " It starts with a byte order mark, which only the first line of a file may.",
+            );
         }
         Err(NoEnvelope::NotJson) => return not_json(no, ""),
         Err(NoEnvelope::NotAnObject) => return not_json(no, " It must be a JSON object."),
-        Err(NoEnvelope::RepeatedKey(key)) => return not_json(no, &format!(" The key '{key}' appears more than once.")),
+        Err(NoEnvelope::RepeatedKey(key)) => {
+            return not_json(no, &format!(" The key '{key}' appears more than once."));
+        }
     };
-    let mut check = Check { no, endpoint, catalog, errors: Vec::new() };
+    let mut check = Check {
+        no,
+        endpoint,
+        catalog,
+        errors: Vec::new(),
+    };
     let custom_id = check.custom_id(&envelope);
     check.method(&envelope);
     let url_fits = check.url(&envelope);
@@ -90,14 +105,24 @@ pub fn parse<'a>(line: &'a [u8], no: LineNo, endpoint: Endpoint, catalog: &'a Ca
         (Some(custom_id), Some(model), Some(custom_id_json), Some(body)) if errors.is_empty() => {
             let prompt = prompt_key(endpoint, &envelope.fields);
             let estimated_tokens = estimate(endpoint, model, &envelope.fields, prompt);
-            Parsed::Good(Line { custom_id, custom_id_json, model: &model.id, body, estimated_tokens, prompt })
+            Parsed::Good(Line {
+                custom_id,
+                custom_id_json,
+                model: &model.id,
+                body,
+                estimated_tokens,
+                prompt,
+            })
         }
         (custom_id, ..) => Parsed::Bad { custom_id, errors },
     }
 }
 
 fn not_json<'a>(no: LineNo, detail: &str) -> Parsed<'a> {
-    Parsed::Bad { custom_id: None, errors: vec![problem::invalid_json(no, detail)] }
+    Parsed::Bad {
+        custom_id: None,
+        errors: vec![problem::invalid_json(no, detail)],
+    }
 }
 
 /// The checks of one line.
@@ -110,14 +135,20 @@ struct Check<'a> {
 
 impl<'a> Check<'a> {
     /// Returns a required value if it is of the wanted kind.
-    fn required(&mut self, key: &'static str, value: Option<&'a str>, wanted: Kind) -> Option<&'a str> {
+    fn required(
+        &mut self,
+        key: &'static str,
+        value: Option<&'a str>,
+        wanted: Kind,
+    ) -> Option<&'a str> {
         let Some(value) = value else {
             self.errors.push(problem::missing(self.no, key));
             return None;
         };
         let got = Kind::of(value);
         if got != wanted {
-            self.errors.push(problem::wrong_type(self.no, key, wanted.name(), got.name()));
+            self.errors
+                .push(problem::wrong_type(self.no, key, wanted.name(), got.name()));
             return None;
         }
         Some(value)
@@ -127,12 +158,16 @@ impl<'a> Check<'a> {
         let token = self.required("custom_id", envelope.custom_id, Kind::String)?;
         let custom_id = unescape(token);
         // Every character starts with a byte that continues none, in a lone surrogate's three bytes too.
-        let chars = custom_id.iter().filter(|byte| **byte & 0xc0 != 0x80).count();
+        let chars = custom_id
+            .iter()
+            .filter(|byte| **byte & 0xc0 != 0x80)
+            .count();
         if custom_id.is_empty() {
             self.errors.push(problem::custom_id_empty(self.no));
             None
         } else if chars > CUSTOM_ID_CHARS_MAX {
-            self.errors.push(problem::custom_id_too_long(self.no, chars));
+            self.errors
+                .push(problem::custom_id_too_long(self.no, chars));
             None
         } else {
             Some(custom_id)
@@ -143,13 +178,18 @@ impl<'a> Check<'a> {
         if let Some(token) = self.required("method", envelope.method, Kind::String) {
             let method = unescape(token);
             if *method != *b"POST" {
-                self.errors.push(problem::invalid_method(self.no, &String::from_utf8_lossy(&method)));
+                self.errors.push(problem::invalid_method(
+                    self.no,
+                    &String::from_utf8_lossy(&method),
+                ));
             }
         }
     }
 
     fn url(&mut self, envelope: &Envelope<'a>) -> bool {
-        let Some(token) = self.required("url", envelope.url, Kind::String) else { return false };
+        let Some(token) = self.required("url", envelope.url, Kind::String) else {
+            return false;
+        };
         let fits = *unescape(token) == *self.endpoint.path().as_bytes();
         if !fits {
             self.errors.push(problem::invalid_url(self.no));
@@ -163,7 +203,8 @@ impl<'a> Check<'a> {
         let fields = &envelope.fields;
         let model = self.model(fields, url_fits);
         if url_fits && prompt_key(self.endpoint, fields).prompt.is_empty() {
-            self.errors.push(problem::prompt_missing(self.no, self.endpoint));
+            self.errors
+                .push(problem::prompt_missing(self.no, self.endpoint));
         }
         if fields.stream == Some("true") {
             self.errors.push(problem::streaming(self.no, self.endpoint));
@@ -178,17 +219,31 @@ impl<'a> Check<'a> {
         };
         let kind = Kind::of(token);
         if kind != Kind::String {
-            self.errors.push(problem::wrong_type(self.no, "body.model", Kind::String.name(), kind.name()));
+            self.errors.push(problem::wrong_type(
+                self.no,
+                "body.model",
+                Kind::String.name(),
+                kind.name(),
+            ));
             return None;
         }
         let name = unescape(token);
-        let found = std::str::from_utf8(&name).ok().and_then(|name| self.catalog.resolve(name));
+        let found = std::str::from_utf8(&name)
+            .ok()
+            .and_then(|name| self.catalog.resolve(name));
         let Some(model) = found else {
-            self.errors.push(problem::model_unknown(self.no, &String::from_utf8_lossy(&name)));
+            self.errors.push(problem::model_unknown(
+                self.no,
+                &String::from_utf8_lossy(&name),
+            ));
             return None;
         };
         if url_fits && !model.endpoints.contains(&self.endpoint) {
-            self.errors.push(problem::model_of_other_endpoint(self.no, &String::from_utf8_lossy(&name), self.endpoint));
+            self.errors.push(problem::model_of_other_endpoint(
+                self.no,
+                &String::from_utf8_lossy(&name),
+                self.endpoint,
+            ));
             return None;
         }
         Some(model)
@@ -203,17 +258,32 @@ fn prompt_key<'a>(endpoint: Endpoint, fields: &BodyFields<'a>) -> PromptKey<'a> 
         Endpoint::Embeddings => (None, fields.input),
         Endpoint::Responses => (fields.instructions, fields.input),
     };
-    PromptKey { instructions: instructions.unwrap_or_default(), prompt: prompt.unwrap_or_default() }
+    PromptKey {
+        instructions: instructions.unwrap_or_default(),
+        prompt: prompt.unwrap_or_default(),
+    }
 }
 
-fn estimate(endpoint: Endpoint, model: &Model, fields: &BodyFields<'_>, prompt: PromptKey<'_>) -> u64 {
+fn estimate(
+    endpoint: Endpoint,
+    model: &Model,
+    fields: &BodyFields<'_>,
+    prompt: PromptKey<'_>,
+) -> u64 {
     let prompt_bytes = (prompt.instructions.len() + prompt.prompt.len()) as u64;
     let output_tokens = match endpoint {
         Endpoint::Embeddings => 0,
         Endpoint::ChatCompletions | Endpoint::Completions | Endpoint::Responses => {
-            let most = model.context_tokens.map_or(OUTPUT_TOKENS_ESTIMATE_MAX, u64::from);
-            let asked = fields.max_tokens.and_then(|digits| digits.parse::<u64>().ok());
-            asked.unwrap_or(OUTPUT_TOKENS_DEFAULT).min(most).min(OUTPUT_TOKENS_ESTIMATE_MAX)
+            let most = model
+                .context_tokens
+                .map_or(OUTPUT_TOKENS_ESTIMATE_MAX, u64::from);
+            let asked = fields
+                .max_tokens
+                .and_then(|digits| digits.parse::<u64>().ok());
+            asked
+                .unwrap_or(OUTPUT_TOKENS_DEFAULT)
+                .min(most)
+                .min(OUTPUT_TOKENS_ESTIMATE_MAX)
         }
     };
     (prompt_bytes / BYTES_PER_TOKEN + output_tokens).max(1)

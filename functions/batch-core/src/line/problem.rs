@@ -39,7 +39,9 @@ impl Problems {
         let mut errors = self.listed;
         let beyond = self.total - errors.len() as u64;
         if beyond > 0 {
-            let message = format!("There are {beyond} more errors: only the first {ERRORS_LISTED_MAX} are listed.");
+            let message = format!(
+                "There are {beyond} more errors: only the first {ERRORS_LISTED_MAX} are listed."
+            );
             errors.push(of_file("too_many_errors", message, None));
         }
         errors
@@ -49,14 +51,16 @@ impl Problems {
 /// The file has no request.
 #[must_use]
 pub fn empty_file() -> ValidationError {
-    let message = "The input file is empty. Please ensure that the batch contains at least one request.";
+    let message =
+        "The input file is empty. Please ensure that the batch contains at least one request.";
     of_file("empty_file", message.to_owned(), None)
 }
 
 /// The file has more requests than a batch may.
 #[must_use]
 pub fn too_many_requests(requests: u64, requests_max: u64) -> ValidationError {
-    let message = format!("The batch input file has {requests} requests; the maximum is {requests_max}.");
+    let message =
+        format!("The batch input file has {requests} requests; the maximum is {requests_max}.");
     of_file("too_many_tasks", message, None)
 }
 
@@ -72,7 +76,10 @@ pub fn file_too_large(bytes_max: u64) -> ValidationError {
 /// The file does not exist, is gone, belongs to another tenant or is not for batches.
 #[must_use]
 pub fn file_not_found(file_id: &str) -> ValidationError {
-    let message = format!("Cannot find file {}, or this project does not have access to it.", clip(file_id));
+    let message = format!(
+        "Cannot find file {}, or this project does not have access to it.",
+        clip(file_id)
+    );
     of_file("invalid_request", message, Some("file_id"))
 }
 
@@ -89,16 +96,31 @@ pub fn token_limit_exceeded(model: &str, tokens_max: u64) -> ValidationError {
 
 /// The line is no JSON object; `detail` is empty or a sentence after a space.
 pub(super) fn invalid_json(no: LineNo, detail: &str) -> ValidationError {
-    of_line("invalid_json_line", format!("This line is not parseable as valid JSON.{detail}"), no, None)
+    of_line(
+        "invalid_json_line",
+        format!("This line is not parseable as valid JSON.{detail}"),
+        no,
+        None,
+    )
 }
 
 /// The line is longer than the limit.
 pub(super) fn line_too_long(no: LineNo, bytes: u64) -> ValidationError {
-    of_line("line_too_long", format!("This line has {bytes} bytes; the maximum is {LINE_BYTES_MAX}."), no, None)
+    of_line(
+        "line_too_long",
+        format!("This line has {bytes} bytes; the maximum is {LINE_BYTES_MAX}."),
+        no,
+        None,
+    )
 }
 
 pub(super) fn missing(no: LineNo, key: &str) -> ValidationError {
-    of_line("missing_required_parameter", format!("Missing required parameter: '{key}'."), no, Some(key))
+    of_line(
+        "missing_required_parameter",
+        format!("Missing required parameter: '{key}'."),
+        no,
+        Some(key),
+    )
 }
 
 pub(super) fn wrong_type(no: LineNo, key: &str, wanted: &str, got: &str) -> ValidationError {
@@ -108,11 +130,18 @@ pub(super) fn wrong_type(no: LineNo, key: &str, wanted: &str, got: &str) -> Vali
 
 pub(super) fn custom_id_empty(no: LineNo) -> ValidationError {
     let message = "Invalid 'custom_id': empty string. It must have at least one character.";
-    of_line("string_below_min_length", message.to_owned(), no, Some("custom_id"))
+    of_line(
+        "string_below_min_length",
+        message.to_owned(),
+        no,
+        Some("custom_id"),
+    )
 }
 
 pub(super) fn custom_id_too_long(no: LineNo, chars: usize) -> ValidationError {
-    let message = format!("Invalid 'custom_id': string of {chars} characters; the maximum is {CUSTOM_ID_CHARS_MAX}.");
+    let message = format!(
+        "Invalid 'custom_id': string of {chars} characters; the maximum is {CUSTOM_ID_CHARS_MAX}."
+    );
     of_line("string_above_max_length", message, no, Some("custom_id"))
 }
 
@@ -126,7 +155,10 @@ pub(super) fn duplicate(no: LineNo, custom_id: &[u8]) -> ValidationError {
 }
 
 pub(super) fn invalid_method(no: LineNo, method: &str) -> ValidationError {
-    let message = format!("Invalid value: '{}'. The method of every request must be 'POST'.", clip(method));
+    let message = format!(
+        "Invalid value: '{}'. The method of every request must be 'POST'.",
+        clip(method)
+    );
     of_line("invalid_method", message, no, Some("method"))
 }
 
@@ -136,15 +168,27 @@ pub(super) fn invalid_url(no: LineNo) -> ValidationError {
 }
 
 pub(super) fn model_missing(no: LineNo) -> ValidationError {
-    of_line("invalid_request", "Model parameter is required.".to_owned(), no, Some("body.model"))
+    of_line(
+        "invalid_request",
+        "Model parameter is required.".to_owned(),
+        no,
+        Some("body.model"),
+    )
 }
 
 pub(super) fn model_unknown(no: LineNo, model: &str) -> ValidationError {
-    let message = format!("The provided model '{}' is not supported by the Batch API.", clip(model));
+    let message = format!(
+        "The provided model '{}' is not supported by the Batch API.",
+        clip(model)
+    );
     of_line("model_not_found", message, no, Some("body.model"))
 }
 
-pub(super) fn model_of_other_endpoint(no: LineNo, model: &str, endpoint: Endpoint) -> ValidationError {
+pub(super) fn model_of_other_endpoint(
+    no: LineNo,
+    model: &str,
+    endpoint: Endpoint,
+) -> ValidationError {
     let message = format!(
         "The provided model '{}' is not supported by the Batch API for the endpoint {}.",
         clip(model),
@@ -157,7 +201,9 @@ pub(super) fn prompt_missing(no: LineNo, endpoint: Endpoint) -> ValidationError 
     let (message, param) = match endpoint {
         Endpoint::ChatCompletions => ("Messages parameter is required.", "body.messages"),
         Endpoint::Completions => ("Prompt parameter is required.", "body.prompt"),
-        Endpoint::Embeddings | Endpoint::Responses => ("Input parameter is required.", "body.input"),
+        Endpoint::Embeddings | Endpoint::Responses => {
+            ("Input parameter is required.", "body.input")
+        }
     };
     of_line("invalid_request", message.to_owned(), no, Some(param))
 }
@@ -174,9 +220,19 @@ pub(super) fn streaming(no: LineNo, endpoint: Endpoint) -> ValidationError {
 }
 
 fn of_file(code: &str, message: String, param: Option<&str>) -> ValidationError {
-    ValidationError { code: code.to_owned(), message, line: None, param: param.map(str::to_owned) }
+    ValidationError {
+        code: code.to_owned(),
+        message,
+        line: None,
+        param: param.map(str::to_owned),
+    }
 }
 
 fn of_line(code: &str, message: String, no: LineNo, param: Option<&str>) -> ValidationError {
-    ValidationError { code: code.to_owned(), message, line: Some(no), param: param.map(str::to_owned) }
+    ValidationError {
+        code: code.to_owned(),
+        message,
+        line: Some(no),
+        param: param.map(str::to_owned),
+    }
 }

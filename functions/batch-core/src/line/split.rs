@@ -83,8 +83,12 @@ impl LineSplitter {
         } else if self.carry.len() + bytes.len() <= CARRY_BYTES_MAX {
             self.carry.extend_from_slice(bytes);
         } else {
-            self.oversize = Some(Oversize { bytes: (self.carry.len() + bytes.len()) as u64, last: *last });
-            self.carry.extend_from_slice(&bytes[..bytes.len().min(BOM.len())]);
+            self.oversize = Some(Oversize {
+                bytes: (self.carry.len() + bytes.len()) as u64,
+                last: *last,
+            });
+            self.carry
+                .extend_from_slice(&bytes[..bytes.len().min(BOM.len())]);
             self.carry.truncate(BOM.len());
             self.carry.shrink_to_fit();
         }
@@ -95,8 +99,14 @@ impl LineSplitter {
         let line = match self.oversize.take() {
             None => whole(self.lines, &self.carry),
             Some(Oversize { bytes, last }) => {
-                let bom = if self.lines == 1 && self.carry.starts_with(BOM) { BOM.len() as u64 } else { 0 };
-                RawLine::TooLong { bytes: bytes - bom - u64::from(last == b'\r') }
+                let bom = if self.lines == 1 && self.carry.starts_with(BOM) {
+                    BOM.len() as u64
+                } else {
+                    0
+                };
+                RawLine::TooLong {
+                    bytes: bytes - bom - u64::from(last == b'\r'),
+                }
             }
         };
         sink(LineNo(self.lines), line);
@@ -106,8 +116,18 @@ impl LineSplitter {
 
 fn whole(number: u64, bytes: &[u8]) -> RawLine<'_> {
     let bytes = bytes.strip_suffix(b"\r").unwrap_or(bytes);
-    let bytes = if number == 1 { bytes.strip_prefix(BOM).unwrap_or(bytes) } else { bytes };
-    if bytes.len() <= LINE_BYTES_MAX { RawLine::Whole(bytes) } else { RawLine::TooLong { bytes: bytes.len() as u64 } }
+    let bytes = if number == 1 {
+        bytes.strip_prefix(BOM).unwrap_or(bytes)
+    } else {
+        bytes
+    };
+    if bytes.len() <= LINE_BYTES_MAX {
+        RawLine::Whole(bytes)
+    } else {
+        RawLine::TooLong {
+            bytes: bytes.len() as u64,
+        }
+    }
 }
 
 #[cfg(test)]

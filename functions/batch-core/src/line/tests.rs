@@ -25,7 +25,10 @@ fn catalog() -> Catalog {
         source: Source::Path("model".to_owned()),
         context_tokens: None,
         endpoints: vec![Endpoint::ChatCompletions],
-        price: Price { input_per_million: 1.0, output_per_million: 1.0 },
+        price: Price {
+            input_per_million: 1.0,
+            output_per_million: 1.0,
+        },
         owned_by: None,
         tokens_per_s: None,
     };
@@ -39,18 +42,22 @@ fn verdict(file: &[u8], lines_max: u64) -> (Vec<String>, Result<u64, Vec<Validat
     let mut ids = Vec::new();
     let mut splitter = LineSplitter::new();
     let mut sink = |no, raw: RawLine<'_>| {
-        ids.extend(checker.check(no, raw).map(|line| line.custom_id_json.to_owned()));
+        ids.extend(
+            checker
+                .check(no, raw)
+                .map(|line| line.custom_id_json.to_owned()),
+        );
     };
     splitter.push(file, &mut sink);
     splitter.finish(&mut sink);
     (ids, checker.finish())
 }
 
-
 #[test]
 fn every_wire_case_gets_its_verdict() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/cases/wire");
-    let cases: Value = serde_json::from_slice(&std::fs::read(folder.join("cases.json")).unwrap()).unwrap();
+    let cases: Value =
+        serde_json::from_slice(&std::fs::read(folder.join("cases.json")).unwrap()).unwrap();
     let mut table = String::new();
     for (name, case) in cases.as_object().unwrap() {
         let file = std::fs::read(folder.join(format!("{name}.jsonl"))).unwrap();
@@ -66,7 +73,9 @@ fn every_wire_case_gets_its_verdict() {
         let (_, verdict) = verdict(&file, 50_000);
         match &verdict {
             Ok(requests) => {
-                let total = case.get("total").or_else(|| case.get("counts")?.get("total"));
+                let total = case
+                    .get("total")
+                    .or_else(|| case.get("counts")?.get("total"));
                 assert!(total.is_none_or(|total| total == requests), "{name}");
                 assert_ne!(case["status"], "failed", "{name}");
                 writeln!(table, "  {requests} requests").unwrap();
@@ -74,15 +83,37 @@ fn every_wire_case_gets_its_verdict() {
             Err(errors) => {
                 assert_eq!(case["status"], "failed", "{name}");
                 let told: Vec<Value> = errors.iter().map(told).collect();
-                assert!(case.get("errors").is_none_or(|want| *want == Value::from(told)), "{name}");
-                assert!(case.get("errors_len").is_none_or(|want| *want == errors.len()), "{name}");
+                assert!(
+                    case.get("errors")
+                        .is_none_or(|want| *want == Value::from(told)),
+                    "{name}"
+                );
+                assert!(
+                    case.get("errors_len")
+                        .is_none_or(|want| *want == errors.len()),
+                    "{name}"
+                );
                 let last = &errors.last().unwrap().code;
-                assert!(case.get("last_error_code").is_none_or(|want| want == last), "{name}");
+                assert!(
+                    case.get("last_error_code").is_none_or(|want| want == last),
+                    "{name}"
+                );
                 // The first and the last few show the messages; the count is checked above.
-                for error in errors.iter().take(5).chain(errors.iter().skip(5.max(errors.len() - 1))) {
-                    let line = error.line.map_or_else(|| "-".to_owned(), |line| line.0.to_string());
+                for error in errors
+                    .iter()
+                    .take(5)
+                    .chain(errors.iter().skip(5.max(errors.len() - 1)))
+                {
+                    let line = error
+                        .line
+                        .map_or_else(|| "-".to_owned(), |line| line.0.to_string());
                     let param = error.param.as_deref().unwrap_or("-");
-                    writeln!(table, "  {} line {line} param {param}: {}", error.code, error.message).unwrap();
+                    writeln!(
+                        table,
+                        "  {} line {line} param {param}: {}",
+                        error.code, error.message
+                    )
+                    .unwrap();
                 }
             }
         }
@@ -106,23 +137,44 @@ fn line(custom_id: &str) -> String {
 fn check(file: impl AsRef<[u8]>, want: &[(&str, Option<u64>)]) {
     let (_, verdict) = verdict(file.as_ref(), 3);
     let errors: Vec<_> = verdict.err().unwrap_or_default();
-    let told: Vec<_> = errors.iter().map(|error| (error.code.as_str(), error.line.map(|line| line.0))).collect();
+    let told: Vec<_> = errors
+        .iter()
+        .map(|error| (error.code.as_str(), error.line.map(|line| line.0)))
+        .collect();
     assert_eq!(told, want);
 }
 
 #[test]
 fn duplicates_are_found_after_unescaping() {
-    check(line(r#""a""#) + "\n" + &line(r#""\u0061""#), &[("duplicate_custom_id", Some(3))]);
+    check(
+        line(r#""a""#) + "\n" + &line(r#""\u0061""#),
+        &[("duplicate_custom_id", Some(3))],
+    );
     check(line(r#""a""#) + &line(r#"" a""#) + &line(r#""A""#), &[]);
-    check(line(r#""\ud83d""#) + &line(r#""\ud83d""#), &[("duplicate_custom_id", Some(2))]);
+    check(
+        line(r#""\ud83d""#) + &line(r#""\ud83d""#),
+        &[("duplicate_custom_id", Some(2))],
+    );
     check(line(r#""\ud83d""#) + &line(r#""\ufffd""#), &[]);
 }
 
 #[test]
 fn duplicate_is_found_on_a_line_with_another_error() {
     let bad = line(r#""a""#).replace("POST", "GET");
-    check(line(r#""a""#) + &bad, &[("duplicate_custom_id", Some(2)), ("invalid_method", Some(2))]);
-    check(bad + &line(r#""a""#), &[("invalid_method", Some(1)), ("duplicate_custom_id", Some(2))]);
+    check(
+        line(r#""a""#) + &bad,
+        &[
+            ("duplicate_custom_id", Some(2)),
+            ("invalid_method", Some(2)),
+        ],
+    );
+    check(
+        bad + &line(r#""a""#),
+        &[
+            ("invalid_method", Some(1)),
+            ("duplicate_custom_id", Some(2)),
+        ],
+    );
 }
 
 #[test]
@@ -133,7 +185,11 @@ fn file_without_requests_is_empty() {
 
 #[test]
 fn requests_beyond_the_limit_fail_the_file() {
-    let lines = |count: usize| (0..count).map(|n| line(&format!("\"{n}\""))).collect::<String>();
+    let lines = |count: usize| {
+        (0..count)
+            .map(|n| line(&format!("\"{n}\"")))
+            .collect::<String>()
+    };
     check(lines(3), &[]);
     check(lines(4), &[("too_many_tasks", None)]);
 }
@@ -141,7 +197,10 @@ fn requests_beyond_the_limit_fail_the_file() {
 #[test]
 fn other_lines_are_judged_when_one_is_too_long() {
     let long = "x".repeat(crate::limits::LINE_BYTES_MAX + 1);
-    check(line(r#""a""#) + &long + "\n" + &line(r#""a""#), &[("line_too_long", Some(2)), ("duplicate_custom_id", Some(3))]);
+    check(
+        line(r#""a""#) + &long + "\n" + &line(r#""a""#),
+        &[("line_too_long", Some(2)), ("duplicate_custom_id", Some(3))],
+    );
 }
 
 #[test]
@@ -156,7 +215,10 @@ fn errors_beyond_the_first_hundred_are_counted() {
     assert_eq!(problems.total(), 102);
     let errors = problems.into_errors();
     let last = errors.last().unwrap();
-    assert_eq!((errors.len(), last.code.as_str(), last.line), (101, "too_many_errors", None));
+    assert_eq!(
+        (errors.len(), last.code.as_str(), last.line),
+        (101, "too_many_errors", None)
+    );
     assert!(last.message.contains("2 more"), "{}", last.message);
 }
 

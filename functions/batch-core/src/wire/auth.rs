@@ -47,7 +47,13 @@ mod tests {
     use super::*;
 
     fn check(authorization: Option<&str>, api_key: Option<&str>) -> Option<String> {
-        Credentials { authorization, api_key }.key().ok().map(str::to_owned)
+        Credentials {
+            authorization,
+            api_key,
+        }
+        .key()
+        .ok()
+        .map(str::to_owned)
     }
 
     #[test]
@@ -55,7 +61,10 @@ mod tests {
         assert_eq!(check(Some("Bearer sk-1"), None).as_deref(), Some("sk-1"));
         assert_eq!(check(Some("bEARER   sk-1 "), None).as_deref(), Some("sk-1"));
         assert_eq!(check(None, Some("sk-2")).as_deref(), Some("sk-2"));
-        assert_eq!(check(Some("Basic abc"), Some("sk-2")).as_deref(), Some("sk-2"));
+        assert_eq!(
+            check(Some("Basic abc"), Some("sk-2")).as_deref(),
+            Some("sk-2")
+        );
     }
 
     #[test]
@@ -71,6 +80,9 @@ mod tests {
     fn a_refusal_shows_the_ends_of_long_keys_only() {
         let long = WireError::wrong_key("sk-abcdefghijklmnopqrstuvwxyz").message;
         assert_eq!(long, "Incorrect API key provided: sk-****yz.");
-        assert_eq!(WireError::wrong_key("sk-short").message, "Incorrect API key provided: ****.");
+        assert_eq!(
+            WireError::wrong_key("sk-short").message,
+            "Incorrect API key provided: ****."
+        );
     }
 }

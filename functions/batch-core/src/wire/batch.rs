@@ -3,7 +3,9 @@
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
-use crate::batch::{BatchParams, BatchRun, Endpoint, LineCounts, Manifest, TokenCounts, ValidationError};
+use crate::batch::{
+    BatchParams, BatchRun, Endpoint, LineCounts, Manifest, TokenCounts, ValidationError,
+};
 use crate::lifecycle::{State, Status, Terminal};
 use crate::time::UnixMs;
 use crate::wire::Progress;
@@ -95,14 +97,25 @@ impl<'a> BatchObject<'a> {
         let status = run.state.status();
         let secs = |moment: Option<UnixMs>| moment.map(UnixMs::secs);
         let ended_as = |terminal: Terminal| {
-            if run.state == State::Ended(terminal) { secs(run.moments.ended_at) } else { None }
+            if run.state == State::Ended(terminal) {
+                secs(run.moments.ended_at)
+            } else {
+                None
+            }
         };
-        let errors = (status == Status::Failed).then(|| Errors { object: "list", data: errors.unwrap_or_default() });
+        let errors = (status == Status::Failed).then(|| Errors {
+            object: "list",
+            data: errors.unwrap_or_default(),
+        });
         Self {
             id: params.id.to_string(),
             object: "batch",
             endpoint: params.endpoint,
-            model: if let [model] = run.models.as_slice() { Some(model) } else { None },
+            model: if let [model] = run.models.as_slice() {
+                Some(model)
+            } else {
+                None
+            },
             errors,
             input_file_id: &params.input_file_id,
             completion_window: &params.completion_window,
@@ -122,7 +135,10 @@ impl<'a> BatchObject<'a> {
             usage: run.state.is_terminal().then(|| usage(run.tokens)),
             metadata: params.metadata.as_deref().map(Metadata),
             progress,
-            cost: Cost { currency: "usd", amount: dollars(run.cost_picodollars) },
+            cost: Cost {
+                currency: "usd",
+                amount: dollars(run.cost_picodollars),
+            },
             manifest: run.manifest.as_ref(),
         }
     }
@@ -131,14 +147,21 @@ impl<'a> BatchObject<'a> {
 fn usage(tokens: TokenCounts) -> Usage {
     Usage {
         input_tokens: tokens.input,
-        input_tokens_details: InputDetails { cached_tokens: tokens.cached },
+        input_tokens_details: InputDetails {
+            cached_tokens: tokens.cached,
+        },
         output_tokens: tokens.output,
-        output_tokens_details: OutputDetails { reasoning_tokens: 0 },
+        output_tokens_details: OutputDetails {
+            reasoning_tokens: 0,
+        },
         total_tokens: tokens.input + tokens.output,
     }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "a display of dollars; the ledger keeps the exact number")]
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "a display of dollars; the ledger keeps the exact number"
+)]
 fn dollars(picodollars: u64) -> f64 {
     picodollars as f64 / 1e12
 }

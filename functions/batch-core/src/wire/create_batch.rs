@@ -6,7 +6,8 @@ use serde_json::value::RawValue;
 use crate::batch::Endpoint;
 use crate::file::ExpiresAfter;
 use crate::limits::{
-    JSON_BODY_BYTES_MAX, METADATA_KEY_CHARS_MAX, METADATA_PAIRS_MAX, METADATA_VALUE_CHARS_MAX, WINDOW_HOURS_MAX,
+    JSON_BODY_BYTES_MAX, METADATA_KEY_CHARS_MAX, METADATA_PAIRS_MAX, METADATA_VALUE_CHARS_MAX,
+    WINDOW_HOURS_MAX,
 };
 use crate::wire::error::clip;
 use crate::wire::members::{Members, raw_type_name, type_name};
@@ -53,50 +54,88 @@ impl CreateBatch {
     pub fn parse(body: &[u8]) -> Result<Self, WireError> {
         let members = Members::parse(body)?;
         let input = input(&members)?;
-        let endpoint = members.text("endpoint")?.ok_or_else(|| WireError::missing("endpoint"))?;
+        let endpoint = members
+            .text("endpoint")?
+            .ok_or_else(|| WireError::missing("endpoint"))?;
         let endpoint = Endpoint::ALL
             .into_iter()
             .find(|known| known.path() == endpoint)
-            .ok_or_else(|| WireError::unsupported_value("endpoint", &endpoint, &Endpoint::ALL.map(Endpoint::path)))?;
-        let completion_window =
-            members.text("completion_window")?.ok_or_else(|| WireError::missing("completion_window"))?;
+            .ok_or_else(|| {
+                WireError::unsupported_value(
+                    "endpoint",
+                    &endpoint,
+                    &Endpoint::ALL.map(Endpoint::path),
+                )
+            })?;
+        let completion_window = members
+            .text("completion_window")?
+            .ok_or_else(|| WireError::missing("completion_window"))?;
         let window_ms = window_ms(&completion_window)?;
-        let metadata = members.value("metadata")?.map(metadata).transpose()?;
+        let metadata = members
+            .value("metadata")?
+            .as_ref()
+            .map(metadata)
+            .transpose()?;
         let output_expires_after = members
             .value("output_expires_after")?
             .map(|value| expiry::from_json("output_expires_after", &value))
             .transpose()?;
         if members.raw("webhook_url").is_some() {
-            let message = "Webhooks are not available yet: poll the batch, and leave 'webhook_url' out.";
+            let message =
+                "Webhooks are not available yet: poll the batch, and leave 'webhook_url' out.";
             return Err(WireError::unsupported("webhook_url", message));
         }
-        Ok(Self { input, endpoint, completion_window, window_ms, metadata, output_expires_after })
+        Ok(Self {
+            input,
+            endpoint,
+            completion_window,
+            window_ms,
+            metadata,
+            output_expires_after,
+        })
     }
 }
 
 fn input(members: &Members<'_>) -> Result<BatchInput, WireError> {
     if members.raw("input_s3_uri").is_some() {
-        let message = "This service does not read S3: upload the file, and give its id as 'input_file_id'.";
+        let message =
+            "This service does not read S3: upload the file, and give its id as 'input_file_id'.";
         return Err(WireError::unsupported("input_s3_uri", message));
     }
     let Some(requests) = members.raw("requests") else {
-        return members.required_text("input_file_id", INPUT_FILE_ID_CHARS_MAX).map(BatchInput::File);
+        return members
+            .required_text("input_file_id", INPUT_FILE_ID_CHARS_MAX)
+            .map(BatchInput::File);
     };
     if members.raw("input_file_id").is_some() {
         let message = "Give either 'input_file_id' or 'requests', not both.";
-        return Err(WireError::invalid(message).with_param("requests").with_code("invalid_value"));
+        return Err(WireError::invalid(message)
+            .with_param("requests")
+            .with_code("invalid_value"));
     }
     let Ok(requests) = serde_json::from_str::<Vec<&RawValue>>(requests.get()) else {
-        return Err(WireError::invalid_type("requests", "an array", raw_type_name(requests)));
+        return Err(WireError::invalid_type(
+            "requests",
+            "an array",
+            raw_type_name(requests),
+        ));
     };
     if requests.is_empty() {
         let message = "Invalid 'requests': empty array. Expected an array with minimum length 1.";
-        return Err(WireError::invalid(message).with_param("requests").with_code("empty_array"));
+        return Err(WireError::invalid(message)
+            .with_param("requests")
+            .with_code("empty_array"));
     }
     let mut lines = Vec::new();
     for request in requests {
         // JSON allows line ends between tokens only, so that a space means the same.
-        lines.extend(request.get().bytes().map(|byte| if matches!(byte, b'\n' | b'\r') { b' ' } else { byte }));
+        lines.extend(request.get().bytes().map(|byte| {
+            if matches!(byte, b'\n' | b'\r') {
+                b' '
+            } else {
+                byte
+            }
+        }));
         lines.push(b'\n');
     }
     if lines.len() > INLINE_BYTES_MAX {
@@ -109,7 +148,9 @@ fn input(members: &Members<'_>) -> Result<BatchInput, WireError> {
 fn window_ms(text: &str) -> Result<i64, WireError> {
     let hours = text
         .strip_suffix('h')
-        .filter(|digits| !digits.starts_with('0') && digits.bytes().all(|byte| byte.is_ascii_digit()))
+        .filter(|digits| {
+            !digits.starts_with('0') && digits.bytes().all(|byte| byte.is_ascii_digit())
+        })
         .and_then(|digits| digits.parse::<u32>().ok())
         .filter(|hours| (1..=WINDOW_HOURS_MAX).contains(hours));
     let Some(hours) = hours else {
@@ -117,39 +158,57 @@ fn window_ms(text: &str) -> Result<i64, WireError> {
             "Invalid value: '{}'. The completion_window must be '24h', or whole hours from '1h' to '{WINDOW_HOURS_MAX}h'.",
             clip(text)
         );
-        return Err(WireError::invalid(message).with_param("completion_window").with_code("invalid_value"));
+        return Err(WireError::invalid(message)
+            .with_param("completion_window")
+            .with_code("invalid_value"));
     };
     Ok(i64::from(hours) * 3_600_000)
 }
 
-fn metadata(value: Value) -> Result<Vec<(String, String)>, WireError> {
-    let pairs = match value {
-        Value::Object(pairs) => pairs,
-        other => return Err(WireError::invalid_type("metadata", "an object", type_name(&other))),
+fn metadata(value: &Value) -> Result<Vec<(String, String)>, WireError> {
+    let Value::Object(pairs) = value else {
+        return Err(WireError::invalid_type(
+            "metadata",
+            "an object",
+            type_name(value),
+        ));
     };
     if pairs.len() > METADATA_PAIRS_MAX {
         let message = format!(
             "Invalid 'metadata': too many properties. Expected an object with at most {METADATA_PAIRS_MAX} properties, but got an object with {} properties instead.",
             pairs.len()
         );
-        return Err(WireError::invalid(message).with_param("metadata").with_code("object_above_max_properties"));
+        return Err(WireError::invalid(message)
+            .with_param("metadata")
+            .with_code("object_above_max_properties"));
     }
     let mut texts = Vec::with_capacity(pairs.len());
     for (key, value) in pairs {
-        let param = format!("metadata.{}", clip(&key));
+        let param = format!("metadata.{}", clip(key));
         let key_chars = key.chars().count();
         if key_chars > METADATA_KEY_CHARS_MAX {
-            return Err(WireError::text_too_long(&param, key_chars, METADATA_KEY_CHARS_MAX));
+            return Err(WireError::text_too_long(
+                &param,
+                key_chars,
+                METADATA_KEY_CHARS_MAX,
+            ));
         }
-        let text = match value {
-            Value::String(text) => text,
-            other => return Err(WireError::invalid_type(&param, "a string", type_name(&other))),
+        let Value::String(text) = value else {
+            return Err(WireError::invalid_type(
+                &param,
+                "a string",
+                type_name(value),
+            ));
         };
         let chars = text.chars().count();
         if chars > METADATA_VALUE_CHARS_MAX {
-            return Err(WireError::text_too_long(&param, chars, METADATA_VALUE_CHARS_MAX));
+            return Err(WireError::text_too_long(
+                &param,
+                chars,
+                METADATA_VALUE_CHARS_MAX,
+            ));
         }
-        texts.push((key, text));
+        texts.push((key.clone(), text.clone()));
     }
     Ok(texts)
 }

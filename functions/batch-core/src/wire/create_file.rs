@@ -40,7 +40,10 @@ impl FileForm {
     ///
     /// A 400 that names the field at fault.
     pub fn finish(&self) -> Result<FileParams, WireError> {
-        let purpose = self.purpose.as_deref().ok_or_else(|| WireError::missing("purpose"))?;
+        let purpose = self
+            .purpose
+            .as_deref()
+            .ok_or_else(|| WireError::missing("purpose"))?;
         Ok(FileParams {
             purpose: purpose::parse_given(purpose)?,
             expires_after: expiry::from_form(self.anchor.as_deref(), self.seconds.as_deref())?,
@@ -64,13 +67,17 @@ pub fn check_filename(param: &str, filename: &str, purpose: Purpose) -> Result<(
         Some((stem, extension)) if !stem.is_empty() && !extension.is_empty() => extension,
         _ => return Ok(()),
     };
-    let fits = ["jsonl", "ndjson"].iter().any(|known| extension.eq_ignore_ascii_case(known));
+    let fits = ["jsonl", "ndjson"]
+        .iter()
+        .any(|known| extension.eq_ignore_ascii_case(known));
     if purpose != Purpose::Batch || fits {
         return Ok(());
     }
-    Err(WireError::invalid("Invalid file format for Batch API. Must be .jsonl")
-        .with_param(param)
-        .with_code("invalid_file_format"))
+    Err(
+        WireError::invalid("Invalid file format for Batch API. Must be .jsonl")
+            .with_param(param)
+            .with_code("invalid_file_format"),
+    )
 }
 
 #[cfg(test)]
@@ -79,12 +86,34 @@ mod tests {
 
     #[test]
     fn names_pass_unless_they_have_another_extension() {
-        for name in ["upload", "a.jsonl", "A.JSONL", "b.ndjson", ".hidden", "dir.d/upload", "end.", "", "../../x.jsonl", "🌙\r\n.jsonl"] {
-            assert_eq!(check_filename("file", name, Purpose::Batch), Ok(()), "{name}");
+        for name in [
+            "upload",
+            "a.jsonl",
+            "A.JSONL",
+            "b.ndjson",
+            ".hidden",
+            "dir.d/upload",
+            "end.",
+            "",
+            "../../x.jsonl",
+            "🌙\r\n.jsonl",
+        ] {
+            assert_eq!(
+                check_filename("file", name, Purpose::Batch),
+                Ok(()),
+                "{name}"
+            );
         }
         for name in ["a.txt", "a.jsonl.gz", "a.json", "C:\\a\\b.csv"] {
-            assert!(check_filename("file", name, Purpose::Batch).is_err(), "{name}");
-            assert_eq!(check_filename("file", name, Purpose::UserData), Ok(()), "{name}");
+            assert!(
+                check_filename("file", name, Purpose::Batch).is_err(),
+                "{name}"
+            );
+            assert_eq!(
+                check_filename("file", name, Purpose::UserData),
+                Ok(()),
+                "{name}"
+            );
         }
     }
 

@@ -40,17 +40,33 @@ impl CreateUpload {
     /// A 400 that names the member at fault.
     pub fn parse(body: &[u8], batch_bytes_max: u64) -> Result<Self, WireError> {
         let members = Members::parse(body)?;
-        let bytes = members.value("bytes")?.ok_or_else(|| WireError::missing("bytes"))?;
+        let bytes = members
+            .value("bytes")?
+            .ok_or_else(|| WireError::missing("bytes"))?;
         let filename = members.required_text("filename", FILENAME_CHARS_MAX)?;
         let mime_type = members.required_text("mime_type", MIME_TYPE_CHARS_MAX)?;
-        let purpose = members.text("purpose")?.ok_or_else(|| WireError::missing("purpose"))?;
+        let purpose = members
+            .text("purpose")?
+            .ok_or_else(|| WireError::missing("purpose"))?;
         let purpose = purpose::parse_given(&purpose)?;
-        let bytes_max = if purpose == Purpose::Batch { batch_bytes_max.min(UPLOAD_BYTES_MAX) } else { UPLOAD_BYTES_MAX };
+        let bytes_max = if purpose == Purpose::Batch {
+            batch_bytes_max.min(UPLOAD_BYTES_MAX)
+        } else {
+            UPLOAD_BYTES_MAX
+        };
         let bytes = integer_within("bytes", &bytes, 1, bytes_max)?;
         check_filename("filename", &filename, purpose)?;
-        let expires_after =
-            members.value("expires_after")?.map(|value| expiry::from_json("expires_after", &value)).transpose()?;
-        Ok(Self { bytes, filename, mime_type, purpose, expires_after })
+        let expires_after = members
+            .value("expires_after")?
+            .map(|value| expiry::from_json("expires_after", &value))
+            .transpose()?;
+        Ok(Self {
+            bytes,
+            filename,
+            mime_type,
+            purpose,
+            expires_after,
+        })
     }
 
     /// Makes the record.
@@ -89,16 +105,24 @@ impl CompleteUpload {
     /// A 400 that names the member at fault.
     pub fn parse(body: &[u8]) -> Result<Self, WireError> {
         let members = Members::parse(body)?;
-        let part_ids = match members.value("part_ids")?.ok_or_else(|| WireError::missing("part_ids"))? {
-            Value::Array(ids) => ids,
-            other => return Err(WireError::invalid_type("part_ids", "an array", type_name(&other))),
+        let part_ids = members
+            .value("part_ids")?
+            .ok_or_else(|| WireError::missing("part_ids"))?;
+        let Value::Array(part_ids) = &part_ids else {
+            return Err(WireError::invalid_type(
+                "part_ids",
+                "an array",
+                type_name(&part_ids),
+            ));
         };
         if part_ids.is_empty() || part_ids.len() > BLOB_PARTS_MAX {
             let message = format!(
                 "Invalid 'part_ids': expected an array of 1 to {BLOB_PARTS_MAX} part ids, but got {}.",
                 part_ids.len()
             );
-            return Err(WireError::invalid(message).with_param("part_ids").with_code("invalid_value"));
+            return Err(WireError::invalid(message)
+                .with_param("part_ids")
+                .with_code("invalid_value"));
         }
         let mut seen = HashSet::new();
         let mut ids = Vec::with_capacity(part_ids.len());
@@ -110,16 +134,22 @@ impl CompleteUpload {
             let id: PartId = text.parse().map_err(|_| no_part(text))?;
             if !seen.insert(id) {
                 let message = format!("Invalid 'part_ids': part '{id}' is named twice.");
-                return Err(WireError::invalid(message).with_param("part_ids").with_code("invalid_value"));
+                return Err(WireError::invalid(message)
+                    .with_param("part_ids")
+                    .with_code("invalid_value"));
             }
             ids.push(id);
         }
-        let md5 = members.text("md5")?.map(|text| text.trim().to_ascii_lowercase());
+        let md5 = members
+            .text("md5")?
+            .map(|text| text.trim().to_ascii_lowercase());
         if let Some(text) = &md5
             && !(text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit()))
         {
             let message = "Invalid 'md5': expected 32 hexadecimal digits.";
-            return Err(WireError::invalid(message).with_param("md5").with_code("invalid_value"));
+            return Err(WireError::invalid(message)
+                .with_param("md5")
+                .with_code("invalid_value"));
         }
         Ok(Self { part_ids: ids, md5 })
     }
@@ -129,40 +159,58 @@ impl CompleteUpload {
     /// # Errors
     ///
     /// A 400 if a part is not there, or the sum is another.
-    pub fn select(&self, upload: &Upload, stored: &[UploadPart]) -> Result<Vec<UploadPart>, WireError> {
+    pub fn select(
+        &self,
+        upload: &Upload,
+        stored: &[UploadPart],
+    ) -> Result<Vec<UploadPart>, WireError> {
         let mut parts = Vec::with_capacity(self.part_ids.len());
         for id in &self.part_ids {
-            let part = stored.iter().find(|part| part.id == *id).ok_or_else(|| no_part(&id.to_string()))?;
+            let part = stored
+                .iter()
+                .find(|part| part.id == *id)
+                .ok_or_else(|| no_part(&id.to_string()))?;
             parts.push(part.clone());
         }
         let sum: u64 = parts.iter().map(|part| part.bytes).sum();
         if sum == upload.bytes {
             return Ok(parts);
         }
-        let message =
-            format!("The parts add up to {sum} bytes, but the upload was created for {} bytes.", upload.bytes);
-        Err(WireError::invalid(message).with_param("part_ids").with_code("bytes_mismatch"))
+        let message = format!(
+            "The parts add up to {sum} bytes, but the upload was created for {} bytes.",
+            upload.bytes
+        );
+        Err(WireError::invalid(message)
+            .with_param("part_ids")
+            .with_code("bytes_mismatch"))
     }
 }
 
 fn no_part(id: &str) -> WireError {
-    WireError::invalid(format!("No such part of this upload: '{}'.", super::error::clip(id)))
-        .with_param("part_ids")
-        .with_code("invalid_value")
+    WireError::invalid(format!(
+        "No such part of this upload: '{}'.",
+        super::error::clip(id)
+    ))
+    .with_param("part_ids")
+    .with_code("invalid_value")
 }
 
 /// Says that an upload takes no more parts, cannot be completed, and so on.
 #[must_use]
 pub fn not_pending(status: &str) -> WireError {
-    WireError::invalid(format!("This upload cannot be changed any more: its status is '{status}'."))
-        .with_param("upload_id")
-        .with_code("upload_not_pending")
+    WireError::invalid(format!(
+        "This upload cannot be changed any more: its status is '{status}'."
+    ))
+    .with_param("upload_id")
+    .with_code("upload_not_pending")
 }
 
 /// Says that the bytes have another digest.
 #[must_use]
 pub fn md5_mismatch(expected: &str, found: &str) -> WireError {
-    WireError::invalid(format!("The MD5 of the parts is {found}, but the request says {expected}."))
-        .with_param("md5")
-        .with_code("md5_mismatch")
+    WireError::invalid(format!(
+        "The MD5 of the parts is {found}, but the request says {expected}."
+    ))
+    .with_param("md5")
+    .with_code("md5_mismatch")
 }

@@ -55,7 +55,15 @@ struct Inner<'a> {
 
 impl WireError {
     fn new(status: u16, kind: ErrorType, message: impl Into<String>) -> Self {
-        Self { status, message: message.into(), kind, param: None, code: None, retry: None, retry_after_s: None }
+        Self {
+            status,
+            message: message.into(),
+            kind,
+            param: None,
+            code: None,
+            retry: None,
+            retry_after_s: None,
+        }
     }
 
     /// Makes a 400 without parameter and code.
@@ -89,9 +97,11 @@ impl WireError {
     /// A parameter has another JSON type: `expected` and `got` carry their article (`a string`).
     #[must_use]
     pub fn invalid_type(param: &str, expected: &str, got: &str) -> Self {
-        Self::invalid(format!("Invalid type for '{param}': expected {expected}, but got {got} instead."))
-            .with_param(param)
-            .with_code("invalid_type")
+        Self::invalid(format!(
+            "Invalid type for '{param}': expected {expected}, but got {got} instead."
+        ))
+        .with_param(param)
+        .with_code("invalid_type")
     }
 
     /// A parameter is none of the known values.
@@ -103,10 +113,15 @@ impl WireError {
             [first @ .., last] => {
                 let first: Vec<String> = first.iter().map(|value| format!("'{value}'")).collect();
                 let comma = if first.len() > 1 { "," } else { "" };
-                format!(" Supported values are: {}{comma} and '{last}'.", first.join(", "))
+                format!(
+                    " Supported values are: {}{comma} and '{last}'.",
+                    first.join(", ")
+                )
             }
         };
-        Self::invalid(format!("Invalid value: '{}'.{listed}", clip(got))).with_param(param).with_code("invalid_value")
+        Self::invalid(format!("Invalid value: '{}'.{listed}", clip(got)))
+            .with_param(param)
+            .with_code("invalid_value")
     }
 
     /// A number is below or above its bounds.
@@ -137,13 +152,18 @@ impl WireError {
     /// Something that this service, or this way of running it, does not have.
     #[must_use]
     pub fn unsupported(param: &str, message: &str) -> Self {
-        Self::invalid(message).with_param(param).with_code("unsupported")
+        Self::invalid(message)
+            .with_param(param)
+            .with_code("unsupported")
     }
 
     /// The body is no JSON object.
     #[must_use]
     pub fn not_json(why: &str) -> Self {
-        Self::invalid(format!("We could not parse the JSON body of your request: {}.", clip(why)))
+        Self::invalid(format!(
+            "We could not parse the JSON body of your request: {}.",
+            clip(why)
+        ))
     }
 
     /// No key came with the request.
@@ -162,15 +182,23 @@ impl WireError {
             [a, b, c, hidden @ .., y, z] if hidden.len() >= 16 => format!("{a}{b}{c}****{y}{z}"),
             _ => "****".to_owned(),
         };
-        Self::new(401, ErrorType::InvalidRequestError, format!("Incorrect API key provided: {hint}."))
-            .with_code("invalid_api_key")
+        Self::new(
+            401,
+            ErrorType::InvalidRequestError,
+            format!("Incorrect API key provided: {hint}."),
+        )
+        .with_code("invalid_api_key")
     }
 
     /// No route has this path.
     #[must_use]
     pub fn unknown_url(method: &str, path: &str) -> Self {
-        Self::new(404, ErrorType::InvalidRequestError, format!("Invalid URL ({} {})", clip(method), clip(path)))
-            .with_code("unknown_url")
+        Self::new(
+            404,
+            ErrorType::InvalidRequestError,
+            format!("Invalid URL ({} {})", clip(method), clip(path)),
+        )
+        .with_code("unknown_url")
     }
 
     /// The path exists, but not with this method.
@@ -183,44 +211,68 @@ impl WireError {
     /// There is no such file for this tenant.
     #[must_use]
     pub fn no_file(id: &str) -> Self {
-        Self::new(404, ErrorType::InvalidRequestError, format!("No such File object: {}", clip(id))).with_param("id")
+        Self::new(
+            404,
+            ErrorType::InvalidRequestError,
+            format!("No such File object: {}", clip(id)),
+        )
+        .with_param("id")
     }
 
     /// There is no such upload for this tenant.
     #[must_use]
     pub fn no_upload(id: &str) -> Self {
-        Self::new(404, ErrorType::InvalidRequestError, format!("No such Upload object: {}", clip(id)))
-            .with_param("upload_id")
+        Self::new(
+            404,
+            ErrorType::InvalidRequestError,
+            format!("No such Upload object: {}", clip(id)),
+        )
+        .with_param("upload_id")
     }
 
     /// There is no such batch for this tenant.
     #[must_use]
     pub fn no_batch(id: &str) -> Self {
-        Self::new(404, ErrorType::InvalidRequestError, format!("No batch found with id '{}'.", clip(id)))
-            .with_param("batch_id")
+        Self::new(
+            404,
+            ErrorType::InvalidRequestError,
+            format!("No batch found with id '{}'.", clip(id)),
+        )
+        .with_param("batch_id")
     }
 
     /// The catalog has no such model.
     #[must_use]
     pub fn no_model(id: &str) -> Self {
-        Self::new(404, ErrorType::InvalidRequestError, format!("The model '{}' does not exist.", clip(id)))
-            .with_param("model")
-            .with_code("model_not_found")
+        Self::new(
+            404,
+            ErrorType::InvalidRequestError,
+            format!("The model '{}' does not exist.", clip(id)),
+        )
+        .with_param("model")
+        .with_code("model_not_found")
     }
 
     /// A batch in this status cannot be cancelled.
     #[must_use]
     pub fn cannot_cancel(status: Status) -> Self {
         let message = format!("Cannot cancel a batch with status '{}'.", status.name());
-        Self { retry: Some(false), ..Self::new(409, ErrorType::InvalidRequestError, message) }
+        Self {
+            retry: Some(false),
+            ..Self::new(409, ErrorType::InvalidRequestError, message)
+        }
     }
 
     /// An `Idempotency-Key` came again with another body.
     #[must_use]
     pub fn idempotency_mismatch() -> Self {
-        let message = "This Idempotency-Key was used with another request body within the last 24 hours.";
-        Self { retry: Some(false), ..Self::new(409, ErrorType::InvalidRequestError, message) }
-            .with_code("idempotency_key_reused")
+        let message =
+            "This Idempotency-Key was used with another request body within the last 24 hours.";
+        Self {
+            retry: Some(false),
+            ..Self::new(409, ErrorType::InvalidRequestError, message)
+        }
+        .with_code("idempotency_key_reused")
     }
 
     /// A body, a file or a part has too many bytes.
@@ -233,21 +285,27 @@ impl WireError {
     /// The body has a type that the route does not take.
     #[must_use]
     pub fn unsupported_media_type(wanted: &str, got: &str) -> Self {
-        let message = format!("Unsupported content type: expected '{wanted}', but got '{}' instead.", clip(got));
+        let message = format!(
+            "Unsupported content type: expected '{wanted}', but got '{}' instead.",
+            clip(got)
+        );
         Self::new(415, ErrorType::InvalidRequestError, message)
     }
 
     /// The client stopped sending its body.
     #[must_use]
     pub fn body_timeout(idle_s: u64) -> Self {
-        let message = format!("The request body did not arrive: nothing came for {idle_s} seconds.");
+        let message =
+            format!("The request body did not arrive: nothing came for {idle_s} seconds.");
         Self::new(408, ErrorType::InvalidRequestError, message).with_code("request_timeout")
     }
 
     /// The tenant has created too many batches lately.
     #[must_use]
     pub fn rate_limited(per_hour_max: u64, retry_after_s: u32) -> Self {
-        let message = format!("Rate limit reached for batch creation: at most {per_hour_max} batches an hour.");
+        let message = format!(
+            "Rate limit reached for batch creation: at most {per_hour_max} batches an hour."
+        );
         Self {
             retry_after_s: Some(retry_after_s.clamp(RETRY_AFTER_S.0, RETRY_AFTER_S.1)),
             ..Self::new(429, ErrorType::RateLimitExceeded, message)
@@ -258,7 +316,11 @@ impl WireError {
     /// Something of ours broke; a retry may help.
     #[must_use]
     pub fn server_error() -> Self {
-        Self::new(500, ErrorType::ServerError, "The server had an error while processing your request.")
+        Self::new(
+            500,
+            ErrorType::ServerError,
+            "The server had an error while processing your request.",
+        )
     }
 
     /// The service is busy, or an answer took too long; a retry after `retry_after_s` helps.
@@ -266,15 +328,23 @@ impl WireError {
     pub fn overloaded(retry_after_s: u32) -> Self {
         Self {
             retry_after_s: Some(retry_after_s.clamp(RETRY_AFTER_S.0, RETRY_AFTER_S.1)),
-            ..Self::new(503, ErrorType::ServerError, "The server is overloaded. Please try again in a moment.")
+            ..Self::new(
+                503,
+                ErrorType::ServerError,
+                "The server is overloaded. Please try again in a moment.",
+            )
         }
     }
 
     /// Returns the envelope as JSON: always with all four keys.
     #[must_use]
     pub fn to_json(&self) -> Vec<u8> {
-        let inner =
-            Inner { message: &self.message, r#type: self.kind, param: self.param.as_deref(), code: self.code };
+        let inner = Inner {
+            message: &self.message,
+            r#type: self.kind,
+            param: self.param.as_deref(),
+            code: self.code,
+        };
         serde_json::to_vec(&Envelope { error: inner }).expect("texts and an enum always serialise")
     }
 }

@@ -17,7 +17,11 @@ const ANCHOR: &str = "created_at";
 /// A 400 that names the member at fault below `param`.
 pub fn from_json(param: &str, value: &Value) -> Result<ExpiresAfter, WireError> {
     let Value::Object(members) = value else {
-        return Err(WireError::invalid_type(param, "an object", type_name(value)));
+        return Err(WireError::invalid_type(
+            param,
+            "an object",
+            type_name(value),
+        ));
     };
     let member = |name: &str| {
         let path = format!("{param}.{name}");
@@ -27,10 +31,15 @@ pub fn from_json(param: &str, value: &Value) -> Result<ExpiresAfter, WireError> 
         }
     };
     let (path, anchor) = member("anchor")?;
-    match anchor {
-        Value::String(text) if text == ANCHOR => {}
-        Value::String(text) => return Err(WireError::unsupported_value(&path, text, &[ANCHOR])),
-        other => return Err(WireError::invalid_type(&path, "a string", type_name(other))),
+    let Value::String(anchor) = anchor else {
+        return Err(WireError::invalid_type(
+            &path,
+            "a string",
+            type_name(anchor),
+        ));
+    };
+    if anchor != ANCHOR {
+        return Err(WireError::unsupported_value(&path, anchor, &[ANCHOR]));
     }
     let (path, seconds) = member("seconds")?;
     seconds_within(&path, seconds)
@@ -41,7 +50,10 @@ pub fn from_json(param: &str, value: &Value) -> Result<ExpiresAfter, WireError> 
 /// # Errors
 ///
 /// A 400 that names the field at fault.
-pub fn from_form(anchor: Option<&str>, seconds: Option<&str>) -> Result<Option<ExpiresAfter>, WireError> {
+pub fn from_form(
+    anchor: Option<&str>,
+    seconds: Option<&str>,
+) -> Result<Option<ExpiresAfter>, WireError> {
     let (anchor_field, seconds_field) = ("expires_after[anchor]", "expires_after[seconds]");
     let (anchor, seconds) = match (anchor, seconds) {
         (None, None) => return Ok(None),
@@ -50,7 +62,11 @@ pub fn from_form(anchor: Option<&str>, seconds: Option<&str>) -> Result<Option<E
         (Some(anchor), Some(seconds)) => (anchor, seconds),
     };
     if anchor != ANCHOR {
-        return Err(WireError::unsupported_value(anchor_field, anchor, &[ANCHOR]));
+        return Err(WireError::unsupported_value(
+            anchor_field,
+            anchor,
+            &[ANCHOR],
+        ));
     }
     let number: i64 = seconds
         .trim()
@@ -60,16 +76,34 @@ pub fn from_form(anchor: Option<&str>, seconds: Option<&str>) -> Result<Option<E
 }
 
 fn seconds_within(param: &str, value: &Value) -> Result<ExpiresAfter, WireError> {
-    let seconds = integer_within(param, value, EXPIRES_AFTER_S_MIN.into(), EXPIRES_AFTER_S_MAX.into())?;
-    Ok(ExpiresAfter { seconds: u32::try_from(seconds).unwrap_or(EXPIRES_AFTER_S_MAX) })
+    let seconds = integer_within(
+        param,
+        value,
+        EXPIRES_AFTER_S_MIN.into(),
+        EXPIRES_AFTER_S_MAX.into(),
+    )?;
+    Ok(ExpiresAfter {
+        seconds: u32::try_from(seconds).unwrap_or(EXPIRES_AFTER_S_MAX),
+    })
 }
 
 /// Returns when a new file is gone. Without a wish, files of batches live 30 days and others for ever.
 #[must_use]
-pub fn expires_at(purpose: Purpose, wish: Option<ExpiresAfter>, created_at: UnixMs) -> Option<UnixMs> {
+pub fn expires_at(
+    purpose: Purpose,
+    wish: Option<ExpiresAfter>,
+    created_at: UnixMs,
+) -> Option<UnixMs> {
     let default = match purpose {
-        Purpose::Batch | Purpose::BatchOutput => Some(ExpiresAfter { seconds: EXPIRES_AFTER_S_MAX }),
-        Purpose::Assistants | Purpose::FineTune | Purpose::Vision | Purpose::UserData | Purpose::Evals => None,
+        Purpose::Batch | Purpose::BatchOutput => Some(ExpiresAfter {
+            seconds: EXPIRES_AFTER_S_MAX,
+        }),
+        Purpose::Assistants
+        | Purpose::FineTune
+        | Purpose::Vision
+        | Purpose::UserData
+        | Purpose::Evals => None,
     };
-    wish.or(default).map(|after| created_at.plus_ms(i64::from(after.seconds) * 1000))
+    wish.or(default)
+        .map(|after| created_at.plus_ms(i64::from(after.seconds) * 1000))
 }

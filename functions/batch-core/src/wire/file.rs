@@ -52,6 +52,10 @@ impl Deleted {
     /// Says that a file is gone.
     #[must_use]
     pub fn file(id: impl ToString) -> Self {
-        Self { id: id.to_string(), object: "file", deleted: true }
+        Self {
+            id: id.to_string(),
+            object: "file",
+            deleted: true,
+        }
     }
 }

@@ -22,7 +22,9 @@ impl<'a> Members<'a> {
         if body.iter().all(u8::is_ascii_whitespace) {
             return Ok(Self(BTreeMap::new()));
         }
-        serde_json::from_slice(body).map(Self).map_err(|fault| WireError::not_json(&fault.to_string()))
+        serde_json::from_slice(body)
+            .map(Self)
+            .map_err(|fault| WireError::not_json(&fault.to_string()))
     }
 
     /// Returns a member's text, unless it is absent or null.
@@ -37,8 +39,12 @@ impl<'a> Members<'a> {
     ///
     /// A 400 if it holds what no text or number can (half a surrogate pair, 1e999), or nests too deep.
     pub fn value(&self, name: &str) -> Result<Option<Value>, WireError> {
-        let Some(raw) = self.raw(name) else { return Ok(None) };
-        serde_json::from_str(raw.get()).map(Some).map_err(|fault| WireError::not_json(&format!("'{name}': {fault}")))
+        let Some(raw) = self.raw(name) else {
+            return Ok(None);
+        };
+        serde_json::from_str(raw.get())
+            .map(Some)
+            .map_err(|fault| WireError::not_json(&format!("'{name}': {fault}")))
     }
 
     /// Reads a text.
@@ -47,10 +53,12 @@ impl<'a> Members<'a> {
     ///
     /// A 400 if it is there and no text.
     pub fn text(&self, name: &str) -> Result<Option<String>, WireError> {
-        match self.value(name)? {
-            None => Ok(None),
-            Some(Value::String(text)) => Ok(Some(text)),
-            Some(other) => Err(WireError::invalid_type(name, "a string", type_name(&other))),
+        let Some(value) = self.value(name)? else {
+            return Ok(None);
+        };
+        match value.as_str() {
+            Some(text) => Ok(Some(text.to_owned())),
+            None => Err(WireError::invalid_type(name, "a string", type_name(&value))),
         }
     }
 
@@ -62,11 +70,18 @@ impl<'a> Members<'a> {
     pub fn required_text(&self, name: &str, chars_max: usize) -> Result<String, WireError> {
         let text = self.text(name)?.ok_or_else(|| WireError::missing(name))?;
         if text.is_empty() {
-            let message = format!("Invalid '{name}': empty string. Expected a string with minimum length 1.");
-            return Err(WireError::invalid(message).with_param(name).with_code("empty_string"));
+            let message =
+                format!("Invalid '{name}': empty string. Expected a string with minimum length 1.");
+            return Err(WireError::invalid(message)
+                .with_param(name)
+                .with_code("empty_string"));
         }
         let chars = text.chars().count();
-        if chars > chars_max { Err(WireError::text_too_long(name, chars, chars_max)) } else { Ok(text) }
+        if chars > chars_max {
+            Err(WireError::text_too_long(name, chars, chars_max))
+        } else {
+            Ok(text)
+        }
     }
 }
 
@@ -77,10 +92,18 @@ impl<'a> Members<'a> {
 /// A 400 if it is no whole number, or out of bounds.
 pub fn integer_within(param: &str, value: &Value, min: u64, max: u64) -> Result<u64, WireError> {
     let Value::Number(number) = value else {
-        return Err(WireError::invalid_type(param, "an integer", type_name(value)));
+        return Err(WireError::invalid_type(
+            param,
+            "an integer",
+            type_name(value),
+        ));
     };
-    let whole = number.as_i64().map(i128::from).or_else(|| number.as_u64().map(i128::from));
-    let whole = whole.ok_or_else(|| WireError::invalid_type(param, "an integer", type_name(value)))?;
+    let whole = number
+        .as_i64()
+        .map(i128::from)
+        .or_else(|| number.as_u64().map(i128::from));
+    let whole =
+        whole.ok_or_else(|| WireError::invalid_type(param, "an integer", type_name(value)))?;
     u64::try_from(whole)
         .ok()
         .filter(|number| (min..=max).contains(number))

@@ -16,7 +16,12 @@ pub struct ModelObject<'a> {
 impl<'a> From<&'a Model> for ModelObject<'a> {
     /// The catalog holds no dates: `created`, which clients require, is always 0.
     fn from(model: &'a Model) -> Self {
-        Self { id: &model.id, object: "model", created: 0, owned_by: model.owned_by.as_deref().unwrap_or("nightshift") }
+        Self {
+            id: &model.id,
+            object: "model",
+            created: 0,
+            owned_by: model.owned_by.as_deref().unwrap_or("nightshift"),
+        }
     }
 }
 
@@ -31,6 +36,9 @@ impl<'a> ModelList<'a> {
     /// Lists models in the catalog's order.
     #[must_use]
     pub fn new(models: &'a [Model]) -> Self {
-        Self { object: "list", data: models.iter().map(ModelObject::from).collect() }
+        Self {
+            object: "list",
+            data: models.iter().map(ModelObject::from).collect(),
+        }
     }
 }

@@ -75,13 +75,24 @@ impl Progress {
             State::Sealed(_) => Phase::Finalizing,
             State::Ended(_) => Phase::Ended,
         };
-        let until = run.moments.ended_at.or(run.moments.finalizing_at).unwrap_or(now);
-        let elapsed_ms = run.moments.in_progress_at.map(|since| until.since_ms(since)).filter(|ms| *ms > 0 && done > 0);
-        let per_s = |count: u64| elapsed_ms.map(|ms| rounded(as_f64(count) * 1000.0 / as_f64(ms.unsigned_abs())));
+        let until = run
+            .moments
+            .ended_at
+            .or(run.moments.finalizing_at)
+            .unwrap_or(now);
+        let elapsed_ms = run
+            .moments
+            .in_progress_at
+            .map(|since| until.since_ms(since))
+            .filter(|ms| *ms > 0 && done > 0);
+        let per_s = |count: u64| {
+            elapsed_ms.map(|ms| rounded(as_f64(count) * 1000.0 / as_f64(ms.unsigned_abs())))
+        };
         let lines_per_s = per_s(done);
         let left = run.counts.total.saturating_sub(done);
         let eta_s = match phase {
-            Phase::Running => elapsed_ms.map(|ms| as_f64(left) * as_f64(ms.unsigned_abs()) / as_f64(done) / 1000.0),
+            Phase::Running => elapsed_ms
+                .map(|ms| as_f64(left) * as_f64(ms.unsigned_abs()) / as_f64(done) / 1000.0),
             Phase::Waiting => estimate_s(run, workers),
             Phase::Validating | Phase::Stopping | Phase::Finalizing | Phase::Ended => None,
         };
@@ -97,17 +108,29 @@ impl Progress {
 
 fn waiting_reason(run: &BatchRun, workers: &[WorkerRecord]) -> WaitingReason {
     let served = |model: &String| workers.iter().any(|worker| worker.models.contains(model));
-    if run.models.iter().any(served) { WaitingReason::Queued } else { WaitingReason::NoWorker }
+    if run.models.iter().any(served) {
+        WaitingReason::Queued
+    } else {
+        WaitingReason::NoWorker
+    }
 }
 
 /// Guesses from the measured rates of the workers that have the batch's models loaded.
 fn estimate_s(run: &BatchRun, workers: &[WorkerRecord]) -> Option<f64> {
-    let loaded = workers.iter().filter(|worker| worker.loaded.as_ref().is_some_and(|model| run.models.contains(model)));
+    let loaded = workers.iter().filter(|worker| {
+        worker
+            .loaded
+            .as_ref()
+            .is_some_and(|model| run.models.contains(model))
+    });
     let rate: u64 = loaded.map(|worker| u64::from(worker.tokens_per_s)).sum();
     (rate > 0).then(|| as_f64(run.estimated_tokens) / as_f64(rate))
 }
 
-#[expect(clippy::cast_precision_loss, reason = "rates are rounded to three digits anyway")]
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "rates are rounded to three digits anyway"
+)]
 fn as_f64(count: u64) -> f64 {
     count as f64
 }
@@ -116,7 +139,11 @@ fn rounded(rate: f64) -> f64 {
     (rate * 1000.0).round() / 1000.0
 }
 
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped to a year of seconds first")]
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "clamped to a year of seconds first"
+)]
 fn whole_seconds(seconds: f64) -> u64 {
     seconds.ceil().clamp(0.0, 31_536_000.0) as u64
 }

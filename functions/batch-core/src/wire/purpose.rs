@@ -45,5 +45,9 @@ pub fn parse_given(text: &str) -> Result<Purpose, WireError> {
 ///
 /// A 400 that lists the purposes.
 pub fn parse_listed(text: &str) -> Result<Purpose, WireError> {
-    if text == name(Purpose::BatchOutput) { Ok(Purpose::BatchOutput) } else { parse_given(text) }
+    if text == name(Purpose::BatchOutput) {
+        Ok(Purpose::BatchOutput)
+    } else {
+        parse_given(text)
+    }
 }

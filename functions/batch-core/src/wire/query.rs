@@ -32,9 +32,15 @@ pub struct LimitBounds {
 
 impl LimitBounds {
     /// Of lists of files.
-    pub const FILES: LimitBounds = LimitBounds { default: 10_000, max: 10_000 };
+    pub const FILES: LimitBounds = LimitBounds {
+        default: 10_000,
+        max: 10_000,
+    };
     /// Of lists of batches.
-    pub const BATCHES: LimitBounds = LimitBounds { default: 20, max: 100 };
+    pub const BATCHES: LimitBounds = LimitBounds {
+        default: 20,
+        max: 100,
+    };
 }
 
 impl<Id: FromStr> ListQuery<Id> {
@@ -46,29 +52,47 @@ impl<Id: FromStr> ListQuery<Id> {
     pub fn parse(pairs: &[(String, String)], bounds: LimitBounds) -> Result<Self, WireError> {
         let find = |name: &str| {
             let pair = pairs.iter().rev().find(|(key, _)| key == name);
-            pair.map(|(_, value)| value.as_str()).filter(|value| !value.is_empty())
+            pair.map(|(_, value)| value.as_str())
+                .filter(|value| !value.is_empty())
         };
-        let after = find("after").map(|text| text.parse().map_err(|_| invalid_cursor(text))).transpose()?;
+        let after = find("after")
+            .map(|text| text.parse().map_err(|_| invalid_cursor(text)))
+            .transpose()?;
         let limit = match find("limit") {
             None => bounds.default,
             Some(text) => {
-                let number: i64 =
-                    text.parse().map_err(|_| WireError::invalid_type("limit", "an integer", "a string"))?;
+                let number: i64 = text
+                    .parse()
+                    .map_err(|_| WireError::invalid_type("limit", "an integer", "a string"))?;
                 integer_within("limit", &Value::from(number), 1, bounds.max)?
             }
         };
         let ascending = match find("order") {
             None | Some("desc") => false,
             Some("asc") => true,
-            Some(other) => return Err(WireError::unsupported_value("order", other, &["asc", "desc"])),
+            Some(other) => {
+                return Err(WireError::unsupported_value(
+                    "order",
+                    other,
+                    &["asc", "desc"],
+                ));
+            }
         };
         let purpose = find("purpose").map(purpose::parse_listed).transpose()?;
-        Ok(Self { after, limit: usize::try_from(limit).unwrap_or(usize::MAX), ascending, purpose })
+        Ok(Self {
+            after,
+            limit: usize::try_from(limit).unwrap_or(usize::MAX),
+            ascending,
+            purpose,
+        })
     }
 }
 
 fn invalid_cursor(text: &str) -> WireError {
-    WireError::invalid(format!("Invalid 'after': '{}' is not the id of an object of this list.", super::error::clip(text)))
-        .with_param("after")
-        .with_code("invalid_value")
+    WireError::invalid(format!(
+        "Invalid 'after': '{}' is not the id of an object of this list.",
+        super::error::clip(text)
+    ))
+    .with_param("after")
+    .with_code("invalid_value")
 }

@@ -100,7 +100,10 @@ impl Sniff {
         match serde_json::from_slice::<IgnoredAny>(&self.line) {
             Ok(_) => Ok(()),
             Err(fault) if fault.is_eof() && self.cut => Ok(()),
-            Err(fault) => Err(Finding::NotJson { line: self.line_no, column: fault.column() }),
+            Err(fault) => Err(Finding::NotJson {
+                line: self.line_no,
+                column: fault.column(),
+            }),
         }
     }
 
@@ -122,15 +125,22 @@ impl Sniff {
             return;
         }
         if self.line.is_empty() {
-            let blank = chunk.iter().take_while(|byte| byte.is_ascii_whitespace()).count();
-            let lines: u64 = chunk[..blank].iter().map(|byte| u64::from(*byte == b'\n')).sum();
+            let blank = chunk
+                .iter()
+                .take_while(|byte| byte.is_ascii_whitespace())
+                .count();
+            let lines: u64 = chunk[..blank]
+                .iter()
+                .map(|byte| u64::from(*byte == b'\n'))
+                .sum();
             self.line_no += lines;
             chunk = &chunk[blank..];
         }
         let line_end = chunk.iter().position(|byte| *byte == b'\n');
         let wanted = &chunk[..line_end.unwrap_or(chunk.len())];
         let room = HEAD_BYTES_MAX - self.line.len();
-        self.line.extend_from_slice(&wanted[..wanted.len().min(room)]);
+        self.line
+            .extend_from_slice(&wanted[..wanted.len().min(room)]);
         self.cut = wanted.len() > room;
         self.done = self.cut || line_end.is_some();
     }
@@ -140,13 +150,19 @@ impl From<Finding> for WireError {
     fn from(finding: Finding) -> Self {
         let found = match finding {
             Finding::Empty => "the file is empty".to_owned(),
-            Finding::Encoding(name) => format!("the file is {name}, as its byte order mark says, and not UTF-8"),
+            Finding::Encoding(name) => {
+                format!("the file is {name}, as its byte order mark says, and not UTF-8")
+            }
             Finding::NotUtf8 { line } => format!("line {line} is not UTF-8"),
-            Finding::NotJson { line, column } => format!("line {line} is not JSON (column {column})"),
+            Finding::NotJson { line, column } => {
+                format!("line {line} is not JSON (column {column})")
+            }
         };
-        WireError::invalid(format!("Invalid file format for Batch API. Must be .jsonl: {found}."))
-            .with_param("file")
-            .with_code("invalid_file_format")
+        WireError::invalid(format!(
+            "Invalid file format for Batch API. Must be .jsonl: {found}."
+        ))
+        .with_param("file")
+        .with_code("invalid_file_format")
     }
 }
 
@@ -185,14 +201,22 @@ mod tests {
             (b"\xff\xfe{\0", Finding::Encoding("UTF-16 (little-endian)")),
             (b"\xff\xfe", Finding::Encoding("UTF-16 (little-endian)")),
             (b"\xfe\xff\0{", Finding::Encoding("UTF-16 (big-endian)")),
-            (b"\xff\xfe\0\0{", Finding::Encoding("UTF-32 (little-endian)")),
+            (
+                b"\xff\xfe\0\0{",
+                Finding::Encoding("UTF-32 (little-endian)"),
+            ),
             (b"\0\0\xfe\xff{", Finding::Encoding("UTF-32 (big-endian)")),
             (b"\n\n{\"a\":\"\xff\"}\n", Finding::NotUtf8 { line: 3 }),
             (b"{oops}\n", Finding::NotJson { line: 1, column: 2 }),
             (b"{\"a\":NaN}\n{}", Finding::NotJson { line: 1, column: 6 }),
             (b"{\"a\":1", Finding::NotJson { line: 1, column: 6 }),
         ] {
-            assert_eq!(check(file), Err(finding), "{}", String::from_utf8_lossy(file));
+            assert_eq!(
+                check(file),
+                Err(finding),
+                "{}",
+                String::from_utf8_lossy(file)
+            );
         }
     }
 
@@ -209,7 +233,10 @@ mod tests {
     #[test]
     fn a_huge_first_line_is_refused_when_it_begins_otherwise() {
         let file = "x".repeat(2 * HEAD_BYTES_MAX);
-        assert_eq!(check(file.as_bytes()), Err(Finding::NotJson { line: 1, column: 1 }));
+        assert_eq!(
+            check(file.as_bytes()),
+            Err(Finding::NotJson { line: 1, column: 1 })
+        );
     }
 
     proptest! {

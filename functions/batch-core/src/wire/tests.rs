@@ -32,7 +32,10 @@ fn file(status: FileStatus) -> File {
         filename: "nightly \u{1f319}\r\n.jsonl".to_owned(),
         purpose: Purpose::Batch,
         status,
-        blob: BlobKey::File { tenant: TenantId::default_tenant(), file: id },
+        blob: BlobKey::File {
+            tenant: TenantId::default_tenant(),
+            file: id,
+        },
         schema: 1,
     }
 }
@@ -50,8 +53,18 @@ fn upload(status: UploadStatus) -> Upload {
 
 fn part(byte: u8, bytes: u64) -> UploadPart {
     let (upload, id) = (UploadId::new(NOW, [2; 16]), PartId::new(NOW, [byte; 16]));
-    let blob = BlobKey::Part { tenant: TenantId::default_tenant(), upload, part: id };
-    UploadPart { id, upload, bytes, created_at: NOW, blob }
+    let blob = BlobKey::Part {
+        tenant: TenantId::default_tenant(),
+        upload,
+        part: id,
+    };
+    UploadPart {
+        id,
+        upload,
+        bytes,
+        created_at: NOW,
+        blob,
+    }
 }
 
 fn params() -> BatchParams {
@@ -63,7 +76,10 @@ fn params() -> BatchParams {
         completion_window: "24h".to_owned(),
         expires_at: NOW.plus_ms(86_400_000),
         created_at: NOW,
-        metadata: Some(vec![("z".to_owned(), "1".to_owned()), ("a".to_owned(), "2".to_owned())]),
+        metadata: Some(vec![
+            ("z".to_owned(), "1".to_owned()),
+            ("a".to_owned(), "2".to_owned()),
+        ]),
         output_expires_after: None,
         input_bytes: Some(4711),
         prices: [].into(),
@@ -80,21 +96,44 @@ fn run(state: State, counts: (u64, u64, u64)) -> BatchRun {
         state,
         seal_at: None,
         stage: StageLease::default(),
-        models: if started { vec!["m".to_owned()] } else { Vec::new() },
-        counts: LineCounts { total: counts.0, completed: counts.1, failed: counts.2 },
+        models: if started {
+            vec!["m".to_owned()]
+        } else {
+            Vec::new()
+        },
+        counts: LineCounts {
+            total: counts.0,
+            completed: counts.1,
+            failed: counts.2,
+        },
         shards_total: 1,
         shards_done: 0,
         windows: 1,
-        tokens: TokenCounts { input: 10 * counts.1, cached: counts.1, output: 5 * counts.1 },
+        tokens: TokenCounts {
+            input: 10 * counts.1,
+            cached: counts.1,
+            output: 5 * counts.1,
+        },
         cost_picodollars: 1_500_000 * counts.1,
         estimated_tokens: 5_000,
         moments: Moments {
             in_progress_at: if started { at(4) } else { None },
-            finalizing_at: if state == State::InProgress || !started { None } else { at(44) },
-            cancelling_at: if state.status().name().starts_with("cancel") { at(40) } else { None },
+            finalizing_at: if state == State::InProgress || !started {
+                None
+            } else {
+                at(44)
+            },
+            cancelling_at: if state.status().name().starts_with("cancel") {
+                at(40)
+            } else {
+                None
+            },
             ended_at: if state.is_terminal() { at(50) } else { None },
         },
-        output_file_id: state.is_terminal().then(|| FileId::new(NOW, [4; 16])).filter(|_| started),
+        output_file_id: state
+            .is_terminal()
+            .then(|| FileId::new(NOW, [4; 16]))
+            .filter(|_| started),
         error_file_id: None,
         manifest: None,
     }
@@ -112,11 +151,24 @@ fn worker(loaded: bool) -> WorkerRecord {
     }
 }
 
-fn check_batch(run: &BatchRun, errors: Option<&[ValidationError]>, workers: &[WorkerRecord], expected: Expect) {
+fn check_batch(
+    run: &BatchRun,
+    errors: Option<&[ValidationError]>,
+    workers: &[WorkerRecord],
+    expected: Expect,
+) {
     let params = params();
-    let progress = Progress::new(ProgressInput { run, workers, now: NOW.plus_ms(24_000) });
+    let progress = Progress::new(ProgressInput {
+        run,
+        workers,
+        now: NOW.plus_ms(24_000),
+    });
     let object = BatchObject::new(&params, run, errors, progress);
-    expected.assert_eq(&json(&object).replace(",\"in_progress_at\"", ",\n\"in_progress_at\"").replace(",\"usage\"", ",\n\"usage\""));
+    expected.assert_eq(
+        &json(&object)
+            .replace(",\"in_progress_at\"", ",\n\"in_progress_at\"")
+            .replace(",\"usage\"", ",\n\"usage\""),
+    );
 }
 
 #[test]
@@ -127,106 +179,277 @@ fn a_batch_has_every_key_in_every_state() {
         line: Some(LineNo(3)),
         param: None,
     }];
-    check_batch(&run(State::Validating, (0, 0, 0)), None, &[], expect![[r#"
+    check_batch(
+        &run(State::Validating, (0, 0, 0)),
+        None,
+        &[],
+        expect![[r#"
         {"id":"batch_01a0c4506c7b73038303030303030303","object":"batch","endpoint":"/v1/chat/completions","model":null,"errors":null,"input_file_id":"file-x","completion_window":"24h","status":"validating","output_file_id":null,"error_file_id":null,"created_at":1790000000,
         "in_progress_at":null,"expires_at":1790086400,"finalizing_at":null,"completed_at":null,"failed_at":null,"expired_at":null,"cancelling_at":null,"cancelled_at":null,"request_counts":{"total":0,"completed":0,"failed":0},
-        "usage":null,"metadata":{"z":"1","a":"2"},"progress":{"phase":"validating","lines_per_s":null,"tokens_per_s":null,"eta_s":null,"waiting_reason":null},"cost":{"currency":"usd","amount":0.0},"manifest":null}"#]]);
-    check_batch(&run(State::InProgress, (100, 0, 0)), None, &[], expect![[r#"
+        "usage":null,"metadata":{"z":"1","a":"2"},"progress":{"phase":"validating","lines_per_s":null,"tokens_per_s":null,"eta_s":null,"waiting_reason":null},"cost":{"currency":"usd","amount":0.0},"manifest":null}"#]],
+    );
+    check_batch(
+        &run(State::InProgress, (100, 0, 0)),
+        None,
+        &[],
+        expect![[r#"
         {"id":"batch_01a0c4506c7b73038303030303030303","object":"batch","endpoint":"/v1/chat/completions","model":"m","errors":null,"input_file_id":"file-x","completion_window":"24h","status":"in_progress","output_file_id":null,"error_file_id":null,"created_at":1790000000,
         "in_progress_at":1790000004,"expires_at":1790086400,"finalizing_at":null,"completed_at":null,"failed_at":null,"expired_at":null,"cancelling_at":null,"cancelled_at":null,"request_counts":{"total":100,"completed":0,"failed":0},
-        "usage":null,"metadata":{"z":"1","a":"2"},"progress":{"phase":"waiting","lines_per_s":null,"tokens_per_s":null,"eta_s":null,"waiting_reason":"no_worker"},"cost":{"currency":"usd","amount":0.0},"manifest":null}"#]]);
-    check_batch(&run(State::InProgress, (100, 0, 0)), None, &[worker(true)], expect![[r#"
+        "usage":null,"metadata":{"z":"1","a":"2"},"progress":{"phase":"waiting","lines_per_s":null,"tokens_per_s":null,"eta_s":null,"waiting_reason":"no_worker"},"cost":{"currency":"usd","amount":0.0},"manifest":null}"#]],
+    );
+    check_batch(
+        &run(State::InProgress, (100, 0, 0)),
+        None,
+        &[worker(true)],
+        expect![[r#"
         {"id":"batch_01a0c4506c7b73038303030303030303","object":"batch","endpoint":"/v1/chat/completions","model":"m","errors":null,"input_file_id":"file-x","completion_window":"24h","status":"in_progress","output_file_id":null,"error_file_id":null,"created_at":1790000000,
         "in_progress_at":1790000004,"expires_at":1790086400,"finalizing_at":null,"completed_at":null,"failed_at":null,"expired_at":null,"cancelling_at":null,"cancelled_at":null,"request_counts":{"total":100,"completed":0,"failed":0},
-        "usage":null,"metadata":{"z":"1","a":"2"},"progress":{"phase":"waiting","lines_per_s":null,"tokens_per_s":null,"eta_s":50,"waiting_reason":"queued"},"cost":{"currency":"usd","amount":0.0},"manifest":null}"#]]);
-    check_batch(&run(State::InProgress, (100, 38, 2)), None, &[worker(true)], expect![[r#"
+        "usage":null,"metadata":{"z":"1","a":"2"},"progress":{"phase":"waiting","lines_per_s":null,"tokens_per_s":null,"eta_s":50,"waiting_reason":"queued"},"cost":{"currency":"usd","amount":0.0},"manifest":null}"#]],
+    );
+    check_batch(
+        &run(State::InProgress, (100, 38, 2)),
+        None,
+        &[worker(true)],
+        expect![[r#"
         {"id":"batch_01a0c4506c7b73038303030303030303","object":"batch","endpoint":"/v1/chat/completions","model":"m","errors":null,"input_file_id":"file-x","completion_window":"24h","status":"in_progress","output_file_id":null,"error_file_id":null,"created_at":1790000000,
         "in_progress_at":1790000004,"expires_at":1790086400,"finalizing_at":null,"completed_at":null,"failed_at":null,"expired_at":null,"cancelling_at":null,"cancelled_at":null,"request_counts":{"total":100,"completed":38,"failed":2},
-        "usage":null,"metadata":{"z":"1","a":"2"},"progress":{"phase":"running","lines_per_s":2.0,"tokens_per_s":28.5,"eta_s":30,"waiting_reason":null},"cost":{"currency":"usd","amount":0.000057},"manifest":null}"#]]);
-    check_batch(&run(State::Draining(Stop::Cancelled), (100, 38, 2)), None, &[], expect![[r#"
+        "usage":null,"metadata":{"z":"1","a":"2"},"progress":{"phase":"running","lines_per_s":2.0,"tokens_per_s":28.5,"eta_s":30,"waiting_reason":null},"cost":{"currency":"usd","amount":0.000057},"manifest":null}"#]],
+    );
+    check_batch(
+        &run(State::Draining(Stop::Cancelled), (100, 38, 2)),
+        None,
+        &[],
+        expect![[r#"
         {"id":"batch_01a0c4506c7b73038303030303030303","object":"batch","endpoint":"/v1/chat/completions","model":"m","errors":null,"input_file_id":"file-x","completion_window":"24h","status":"cancelling","output_file_id":null,"error_file_id":null,"created_at":1790000000,
         "in_progress_at":1790000004,"expires_at":1790086400,"finalizing_at":1790000044,"completed_at":null,"failed_at":null,"expired_at":null,"cancelling_at":1790000040,"cancelled_at":null,"request_counts":{"total":100,"completed":38,"failed":2},
-        "usage":null,"metadata":{"z":"1","a":"2"},"progress":{"phase":"stopping","lines_per_s":1.0,"tokens_per_s":14.25,"eta_s":null,"waiting_reason":null},"cost":{"currency":"usd","amount":0.000057},"manifest":null}"#]]);
-    check_batch(&run(State::Draining(Stop::Expired), (100, 38, 2)), None, &[], expect![[r#"
+        "usage":null,"metadata":{"z":"1","a":"2"},"progress":{"phase":"stopping","lines_per_s":1.0,"tokens_per_s":14.25,"eta_s":null,"waiting_reason":null},"cost":{"currency":"usd","amount":0.000057},"manifest":null}"#]],
+    );
+    check_batch(
+        &run(State::Draining(Stop::Expired), (100, 38, 2)),
+        None,
+        &[],
+        expect![[r#"
         {"id":"batch_01a0c4506c7b73038303030303030303","object":"batch","endpoint":"/v1/chat/completions","model":"m","errors":null,"input_file_id":"file-x","completion_window":"24h","status":"finalizing","output_file_id":null,"error_file_id":null,"created_at":1790000000,
         "in_progress_at":1790000004,"expires_at":1790086400,"finalizing_at":1790000044,"completed_at":null,"failed_at":null,"expired_at":null,"cancelling_at":null,"cancelled_at":null,"request_counts":{"total":100,"completed":38,"failed":2},
-        "usage":null,"metadata":{"z":"1","a":"2"},"progress":{"phase":"stopping","lines_per_s":1.0,"tokens_per_s":14.25,"eta_s":null,"waiting_reason":null},"cost":{"currency":"usd","amount":0.000057},"manifest":null}"#]]);
-    check_batch(&run(State::Sealed(SealedAs::Completed), (100, 98, 2)), None, &[], expect![[r#"
+        "usage":null,"metadata":{"z":"1","a":"2"},"progress":{"phase":"stopping","lines_per_s":1.0,"tokens_per_s":14.25,"eta_s":null,"waiting_reason":null},"cost":{"currency":"usd","amount":0.000057},"manifest":null}"#]],
+    );
+    check_batch(
+        &run(State::Sealed(SealedAs::Completed), (100, 98, 2)),
+        None,
+        &[],
+        expect![[r#"
         {"id":"batch_01a0c4506c7b73038303030303030303","object":"batch","endpoint":"/v1/chat/completions","model":"m","errors":null,"input_file_id":"file-x","completion_window":"24h","status":"finalizing","output_file_id":null,"error_file_id":null,"created_at":1790000000,
         "in_progress_at":1790000004,"expires_at":1790086400,"finalizing_at":1790000044,"completed_at":null,"failed_at":null,"expired_at":null,"cancelling_at":null,"cancelled_at":null,"request_counts":{"total":100,"completed":98,"failed":2},
-        "usage":null,"metadata":{"z":"1","a":"2"},"progress":{"phase":"finalizing","lines_per_s":2.5,"tokens_per_s":36.75,"eta_s":null,"waiting_reason":null},"cost":{"currency":"usd","amount":0.000147},"manifest":null}"#]]);
-    check_batch(&run(State::Ended(Terminal::Failed), (0, 0, 0)), Some(&rejected), &[], expect![[r#"
+        "usage":null,"metadata":{"z":"1","a":"2"},"progress":{"phase":"finalizing","lines_per_s":2.5,"tokens_per_s":36.75,"eta_s":null,"waiting_reason":null},"cost":{"currency":"usd","amount":0.000147},"manifest":null}"#]],
+    );
+    check_batch(
+        &run(State::Ended(Terminal::Failed), (0, 0, 0)),
+        Some(&rejected),
+        &[],
+        expect![[r#"
         {"id":"batch_01a0c4506c7b73038303030303030303","object":"batch","endpoint":"/v1/chat/completions","model":null,"errors":{"object":"list","data":[{"code":"invalid_json_line","message":"This line is not parseable as valid JSON.","line":3,"param":null}]},"input_file_id":"file-x","completion_window":"24h","status":"failed","output_file_id":null,"error_file_id":null,"created_at":1790000000,
         "in_progress_at":null,"expires_at":1790086400,"finalizing_at":null,"completed_at":null,"failed_at":1790000050,"expired_at":null,"cancelling_at":null,"cancelled_at":null,"request_counts":{"total":0,"completed":0,"failed":0},
-        "usage":{"input_tokens":0,"input_tokens_details":{"cached_tokens":0},"output_tokens":0,"output_tokens_details":{"reasoning_tokens":0},"total_tokens":0},"metadata":{"z":"1","a":"2"},"progress":{"phase":"ended","lines_per_s":null,"tokens_per_s":null,"eta_s":null,"waiting_reason":null},"cost":{"currency":"usd","amount":0.0},"manifest":null}"#]]);
-    check_batch(&run(State::Ended(Terminal::Expired), (100, 38, 62)), None, &[], expect![[r#"
+        "usage":{"input_tokens":0,"input_tokens_details":{"cached_tokens":0},"output_tokens":0,"output_tokens_details":{"reasoning_tokens":0},"total_tokens":0},"metadata":{"z":"1","a":"2"},"progress":{"phase":"ended","lines_per_s":null,"tokens_per_s":null,"eta_s":null,"waiting_reason":null},"cost":{"currency":"usd","amount":0.0},"manifest":null}"#]],
+    );
+    check_batch(
+        &run(State::Ended(Terminal::Expired), (100, 38, 62)),
+        None,
+        &[],
+        expect![[r#"
         {"id":"batch_01a0c4506c7b73038303030303030303","object":"batch","endpoint":"/v1/chat/completions","model":"m","errors":null,"input_file_id":"file-x","completion_window":"24h","status":"expired","output_file_id":"file-01a0c4506c7b74048404040404040404","error_file_id":null,"created_at":1790000000,
         "in_progress_at":1790000004,"expires_at":1790086400,"finalizing_at":1790000044,"completed_at":null,"failed_at":null,"expired_at":1790000050,"cancelling_at":null,"cancelled_at":null,"request_counts":{"total":100,"completed":38,"failed":62},
-        "usage":{"input_tokens":380,"input_tokens_details":{"cached_tokens":38},"output_tokens":190,"output_tokens_details":{"reasoning_tokens":0},"total_tokens":570},"metadata":{"z":"1","a":"2"},"progress":{"phase":"ended","lines_per_s":2.174,"tokens_per_s":12.391,"eta_s":null,"waiting_reason":null},"cost":{"currency":"usd","amount":0.000057},"manifest":null}"#]]);
-    check_batch(&run(State::Ended(Terminal::Cancelled), (100, 38, 62)), None, &[], expect![[r#"
+        "usage":{"input_tokens":380,"input_tokens_details":{"cached_tokens":38},"output_tokens":190,"output_tokens_details":{"reasoning_tokens":0},"total_tokens":570},"metadata":{"z":"1","a":"2"},"progress":{"phase":"ended","lines_per_s":2.174,"tokens_per_s":12.391,"eta_s":null,"waiting_reason":null},"cost":{"currency":"usd","amount":0.000057},"manifest":null}"#]],
+    );
+    check_batch(
+        &run(State::Ended(Terminal::Cancelled), (100, 38, 62)),
+        None,
+        &[],
+        expect![[r#"
         {"id":"batch_01a0c4506c7b73038303030303030303","object":"batch","endpoint":"/v1/chat/completions","model":"m","errors":null,"input_file_id":"file-x","completion_window":"24h","status":"cancelled","output_file_id":"file-01a0c4506c7b74048404040404040404","error_file_id":null,"created_at":1790000000,
         "in_progress_at":1790000004,"expires_at":1790086400,"finalizing_at":1790000044,"completed_at":null,"failed_at":null,"expired_at":null,"cancelling_at":1790000040,"cancelled_at":1790000050,"request_counts":{"total":100,"completed":38,"failed":62},
-        "usage":{"input_tokens":380,"input_tokens_details":{"cached_tokens":38},"output_tokens":190,"output_tokens_details":{"reasoning_tokens":0},"total_tokens":570},"metadata":{"z":"1","a":"2"},"progress":{"phase":"ended","lines_per_s":2.174,"tokens_per_s":12.391,"eta_s":null,"waiting_reason":null},"cost":{"currency":"usd","amount":0.000057},"manifest":null}"#]]);
+        "usage":{"input_tokens":380,"input_tokens_details":{"cached_tokens":38},"output_tokens":190,"output_tokens_details":{"reasoning_tokens":0},"total_tokens":570},"metadata":{"z":"1","a":"2"},"progress":{"phase":"ended","lines_per_s":2.174,"tokens_per_s":12.391,"eta_s":null,"waiting_reason":null},"cost":{"currency":"usd","amount":0.000057},"manifest":null}"#]],
+    );
     let mut done = run(State::Ended(Terminal::Completed), (100, 98, 2));
-    let digest = FileDigest { sha256: "ab".repeat(32), lines: 100, bytes: 4711 };
-    done.manifest = Some(Manifest { input: digest, output: None, error: None });
+    let digest = FileDigest {
+        sha256: "ab".repeat(32),
+        lines: 100,
+        bytes: 4711,
+    };
+    done.manifest = Some(Manifest {
+        input: digest,
+        output: None,
+        error: None,
+    });
     done.models.push("other".to_owned());
-    check_batch(&done, None, &[], expect![[r#"
+    check_batch(
+        &done,
+        None,
+        &[],
+        expect![[r#"
         {"id":"batch_01a0c4506c7b73038303030303030303","object":"batch","endpoint":"/v1/chat/completions","model":null,"errors":null,"input_file_id":"file-x","completion_window":"24h","status":"completed","output_file_id":"file-01a0c4506c7b74048404040404040404","error_file_id":null,"created_at":1790000000,
         "in_progress_at":1790000004,"expires_at":1790086400,"finalizing_at":1790000044,"completed_at":1790000050,"failed_at":null,"expired_at":null,"cancelling_at":null,"cancelled_at":null,"request_counts":{"total":100,"completed":98,"failed":2},
-        "usage":{"input_tokens":980,"input_tokens_details":{"cached_tokens":98},"output_tokens":490,"output_tokens_details":{"reasoning_tokens":0},"total_tokens":1470},"metadata":{"z":"1","a":"2"},"progress":{"phase":"ended","lines_per_s":2.174,"tokens_per_s":31.957,"eta_s":null,"waiting_reason":null},"cost":{"currency":"usd","amount":0.000147},"manifest":{"input":{"sha256":"abababababababababababababababababababababababababababababababab","lines":100,"bytes":4711},"output":null,"error":null}}"#]]);
+        "usage":{"input_tokens":980,"input_tokens_details":{"cached_tokens":98},"output_tokens":490,"output_tokens_details":{"reasoning_tokens":0},"total_tokens":1470},"metadata":{"z":"1","a":"2"},"progress":{"phase":"ended","lines_per_s":2.174,"tokens_per_s":31.957,"eta_s":null,"waiting_reason":null},"cost":{"currency":"usd","amount":0.000147},"manifest":{"input":{"sha256":"abababababababababababababababababababababababababababababababab","lines":100,"bytes":4711},"output":null,"error":null}}"#]],
+    );
 }
 
 #[test]
 fn a_failed_batch_has_a_list_of_errors_though_none_are_stored() {
     let (params, run) = (params(), run(State::Ended(Terminal::Failed), (0, 0, 0)));
-    let progress = Progress::new(ProgressInput { run: &run, workers: &[], now: NOW });
+    let progress = Progress::new(ProgressInput {
+        run: &run,
+        workers: &[],
+        now: NOW,
+    });
     let text = json(&BatchObject::new(&params, &run, None, progress));
-    assert!(text.contains(r#""errors":{"object":"list","data":[]}"#), "{text}");
+    assert!(
+        text.contains(r#""errors":{"object":"list","data":[]}"#),
+        "{text}"
+    );
 }
 
 #[test]
 fn a_waiting_batch_is_queued_until_a_worker_has_loaded_its_model() {
     let run = run(State::InProgress, (100, 0, 0));
-    let progress = |workers: &[WorkerRecord]| Progress::new(ProgressInput { run: &run, workers, now: NOW });
+    let progress = |workers: &[WorkerRecord]| {
+        Progress::new(ProgressInput {
+            run: &run,
+            workers,
+            now: NOW,
+        })
+    };
     assert_eq!(progress(&[]).waiting_reason, Some(WaitingReason::NoWorker));
-    assert_eq!((progress(&[worker(false)]).waiting_reason, progress(&[worker(false)]).eta_s), (Some(WaitingReason::Queued), None));
+    assert_eq!(
+        (
+            progress(&[worker(false)]).waiting_reason,
+            progress(&[worker(false)]).eta_s
+        ),
+        (Some(WaitingReason::Queued), None)
+    );
     assert_eq!(progress(&[worker(true), worker(true)]).eta_s, Some(25));
 }
 
 #[test]
 fn files_uploads_and_lists_have_every_key() {
     let check = |object: String, expected: Expect| expected.assert_eq(&object);
-    check(json(&FileObject::from(&file(FileStatus::Processed))), expect![[r#"{"id":"file-01a0c4506c7b71018101010101010101","object":"file","bytes":4711,"created_at":1790000000,"expires_at":1792592000,"filename":"nightly 🌙\r\n.jsonl","purpose":"batch","status":"processed","status_details":null}"#]]);
-    check(json(&FileObject::from(&file(FileStatus::Uploaded))), expect![[r#"{"id":"file-01a0c4506c7b71018101010101010101","object":"file","bytes":4711,"created_at":1790000000,"expires_at":1792592000,"filename":"nightly 🌙\r\n.jsonl","purpose":"batch","status":"uploaded","status_details":null}"#]]);
-    check(json(&FileObject::from(&file(FileStatus::Error("md5".to_owned())))), expect![[r#"{"id":"file-01a0c4506c7b71018101010101010101","object":"file","bytes":4711,"created_at":1790000000,"expires_at":1792592000,"filename":"nightly 🌙\r\n.jsonl","purpose":"batch","status":"error","status_details":"md5"}"#]]);
-    check(json(&Deleted::file(FileId::new(NOW, [1; 16]))), expect![[r#"{"id":"file-01a0c4506c7b71018101010101010101","object":"file","deleted":true}"#]]);
-    check(json(&UploadObject::new(&upload(UploadStatus::Pending), None, NOW)), expect![[r#"{"id":"upload_01a0c4506c7b72028202020202020202","object":"upload","bytes":9,"created_at":1790000000,"expires_at":1790003600,"filename":"a.jsonl","purpose":"batch","status":"pending","file":null}"#]]);
-    check(json(&UploadObject::new(&upload(UploadStatus::Pending), None, NOW.plus_ms(3_600_000))), expect![[r#"{"id":"upload_01a0c4506c7b72028202020202020202","object":"upload","bytes":9,"created_at":1790000000,"expires_at":1790003600,"filename":"a.jsonl","purpose":"batch","status":"expired","file":null}"#]]);
-    check(json(&UploadObject::new(&upload(UploadStatus::Cancelled), None, NOW)), expect![[r#"{"id":"upload_01a0c4506c7b72028202020202020202","object":"upload","bytes":9,"created_at":1790000000,"expires_at":1790003600,"filename":"a.jsonl","purpose":"batch","status":"cancelled","file":null}"#]]);
+    check(
+        json(&FileObject::from(&file(FileStatus::Processed))),
+        expect![[
+            r#"{"id":"file-01a0c4506c7b71018101010101010101","object":"file","bytes":4711,"created_at":1790000000,"expires_at":1792592000,"filename":"nightly 🌙\r\n.jsonl","purpose":"batch","status":"processed","status_details":null}"#
+        ]],
+    );
+    check(
+        json(&FileObject::from(&file(FileStatus::Uploaded))),
+        expect![[
+            r#"{"id":"file-01a0c4506c7b71018101010101010101","object":"file","bytes":4711,"created_at":1790000000,"expires_at":1792592000,"filename":"nightly 🌙\r\n.jsonl","purpose":"batch","status":"uploaded","status_details":null}"#
+        ]],
+    );
+    check(
+        json(&FileObject::from(&file(FileStatus::Error(
+            "md5".to_owned(),
+        )))),
+        expect![[
+            r#"{"id":"file-01a0c4506c7b71018101010101010101","object":"file","bytes":4711,"created_at":1790000000,"expires_at":1792592000,"filename":"nightly 🌙\r\n.jsonl","purpose":"batch","status":"error","status_details":"md5"}"#
+        ]],
+    );
+    check(
+        json(&Deleted::file(FileId::new(NOW, [1; 16]))),
+        expect![[
+            r#"{"id":"file-01a0c4506c7b71018101010101010101","object":"file","deleted":true}"#
+        ]],
+    );
+    check(
+        json(&UploadObject::new(
+            &upload(UploadStatus::Pending),
+            None,
+            NOW,
+        )),
+        expect![[
+            r#"{"id":"upload_01a0c4506c7b72028202020202020202","object":"upload","bytes":9,"created_at":1790000000,"expires_at":1790003600,"filename":"a.jsonl","purpose":"batch","status":"pending","file":null}"#
+        ]],
+    );
+    check(
+        json(&UploadObject::new(
+            &upload(UploadStatus::Pending),
+            None,
+            NOW.plus_ms(3_600_000),
+        )),
+        expect![[
+            r#"{"id":"upload_01a0c4506c7b72028202020202020202","object":"upload","bytes":9,"created_at":1790000000,"expires_at":1790003600,"filename":"a.jsonl","purpose":"batch","status":"expired","file":null}"#
+        ]],
+    );
+    check(
+        json(&UploadObject::new(
+            &upload(UploadStatus::Cancelled),
+            None,
+            NOW,
+        )),
+        expect![[
+            r#"{"id":"upload_01a0c4506c7b72028202020202020202","object":"upload","bytes":9,"created_at":1790000000,"expires_at":1790003600,"filename":"a.jsonl","purpose":"batch","status":"cancelled","file":null}"#
+        ]],
+    );
     let made = file(FileStatus::Processed);
-    check(json(&UploadObject::new(&upload(UploadStatus::Completed(made.id)), Some(&made), NOW)), expect![[r#"{"id":"upload_01a0c4506c7b72028202020202020202","object":"upload","bytes":9,"created_at":1790000000,"expires_at":1790003600,"filename":"a.jsonl","purpose":"batch","status":"completed","file":{"id":"file-01a0c4506c7b71018101010101010101","object":"file","bytes":4711,"created_at":1790000000,"expires_at":1792592000,"filename":"nightly 🌙\r\n.jsonl","purpose":"batch","status":"processed","status_details":null}}"#]]);
-    check(json(&PartObject::from(&part(7, 5))), expect![[r#"{"id":"part_01a0c4506c7b77078707070707070707","object":"upload.part","created_at":1790000000,"upload_id":"upload_01a0c4506c7b72028202020202020202"}"#]]);
-    check(json(&Page::new([("a".to_owned(), Deleted::file("a")), ("b".to_owned(), Deleted::file("b"))], true)), expect![[r#"{"object":"list","data":[{"id":"a","object":"file","deleted":true},{"id":"b","object":"file","deleted":true}],"first_id":"a","last_id":"b","has_more":true}"#]]);
-    check(json(&Page::new(Vec::<(String, Deleted)>::new(), false)), expect![[r#"{"object":"list","data":[],"first_id":null,"last_id":null,"has_more":false}"#]]);
+    check(
+        json(&UploadObject::new(
+            &upload(UploadStatus::Completed(made.id)),
+            Some(&made),
+            NOW,
+        )),
+        expect![[
+            r#"{"id":"upload_01a0c4506c7b72028202020202020202","object":"upload","bytes":9,"created_at":1790000000,"expires_at":1790003600,"filename":"a.jsonl","purpose":"batch","status":"completed","file":{"id":"file-01a0c4506c7b71018101010101010101","object":"file","bytes":4711,"created_at":1790000000,"expires_at":1792592000,"filename":"nightly 🌙\r\n.jsonl","purpose":"batch","status":"processed","status_details":null}}"#
+        ]],
+    );
+    check(
+        json(&PartObject::from(&part(7, 5))),
+        expect![[
+            r#"{"id":"part_01a0c4506c7b77078707070707070707","object":"upload.part","created_at":1790000000,"upload_id":"upload_01a0c4506c7b72028202020202020202"}"#
+        ]],
+    );
+    check(
+        json(&Page::new(
+            [
+                ("a".to_owned(), Deleted::file("a")),
+                ("b".to_owned(), Deleted::file("b")),
+            ],
+            true,
+        )),
+        expect![[
+            r#"{"object":"list","data":[{"id":"a","object":"file","deleted":true},{"id":"b","object":"file","deleted":true}],"first_id":"a","last_id":"b","has_more":true}"#
+        ]],
+    );
+    check(
+        json(&Page::new(Vec::<(String, Deleted)>::new(), false)),
+        expect![[r#"{"object":"list","data":[],"first_id":null,"last_id":null,"has_more":false}"#]],
+    );
     let model = Model {
         id: "org/m".to_owned(),
         aliases: Vec::new(),
         source: Source::Path("m".to_owned()),
         context_tokens: None,
         endpoints: vec![Endpoint::ChatCompletions],
-        price: Price { input_per_million: 1.0, output_per_million: 2.0 },
+        price: Price {
+            input_per_million: 1.0,
+            output_per_million: 2.0,
+        },
         owned_by: None,
         tokens_per_s: None,
     };
-    check(json(&model::ModelList::new(std::slice::from_ref(&model))), expect![[r#"{"object":"list","data":[{"id":"org/m","object":"model","created":0,"owned_by":"nightshift"}]}"#]]);
+    check(
+        json(&model::ModelList::new(std::slice::from_ref(&model))),
+        expect![[
+            r#"{"object":"list","data":[{"id":"org/m","object":"model","created":0,"owned_by":"nightshift"}]}"#
+        ]],
+    );
 }
 
-const BATCH: &str = r#""input_file_id":"file-x","endpoint":"/v1/responses","completion_window":"24h""#;
+const BATCH: &str =
+    r#""input_file_id":"file-x","endpoint":"/v1/responses","completion_window":"24h""#;
 
 fn refusal<T: std::fmt::Debug>(parsed: Result<T, WireError>) -> String {
     let error = parsed.unwrap_err();
-    let (param, code) = (error.param.unwrap_or("-".to_owned()), error.code.unwrap_or("-"));
+    let (param, code) = (
+        error.param.unwrap_or("-".to_owned()),
+        error.code.unwrap_or("-"),
+    );
     format!("{} {param} {code}: {}\n", error.status, error.message)
 }
 
@@ -234,7 +457,10 @@ fn refusal<T: std::fmt::Debug>(parsed: Result<T, WireError>) -> String {
 fn bad_parameters_of_a_batch_are_named() {
     let with = |rest: &str| format!("{{{BATCH},{rest}}}");
     let long = "x".repeat(600);
-    let many = (0..17).map(|n| format!("\"{n}\":\"\"")).collect::<Vec<_>>().join(",");
+    let many = (0..17)
+        .map(|n| format!("\"{n}\":\"\""))
+        .collect::<Vec<_>>()
+        .join(",");
     let bodies = [
         String::new(),
         "{".to_owned(),
@@ -247,9 +473,12 @@ fn bad_parameters_of_a_batch_are_named() {
         r#"{"input_file_id":"file-x"}"#.to_owned(),
         r#"{"input_file_id":"file-x","endpoint":"/v1/rerank"}"#.to_owned(),
         r#"{"input_file_id":"file-x","endpoint":"/v1/responses"}"#.to_owned(),
-        r#"{"input_file_id":"file-x","endpoint":"/v1/responses","completion_window":"169h"}"#.to_owned(),
-        r#"{"input_file_id":"file-x","endpoint":"/v1/responses","completion_window":"024h"}"#.to_owned(),
-        r#"{"input_file_id":"file-x","endpoint":"/v1/responses","completion_window":24}"#.to_owned(),
+        r#"{"input_file_id":"file-x","endpoint":"/v1/responses","completion_window":"169h"}"#
+            .to_owned(),
+        r#"{"input_file_id":"file-x","endpoint":"/v1/responses","completion_window":"024h"}"#
+            .to_owned(),
+        r#"{"input_file_id":"file-x","endpoint":"/v1/responses","completion_window":24}"#
+            .to_owned(),
         with(r#""metadata":[]"#),
         with(r#""metadata":{"tags":["a"]}"#),
         with(r#""metadata":{"n":1.5}"#),
@@ -270,10 +499,16 @@ fn bad_parameters_of_a_batch_are_named() {
         with(r#""requests":[{}]"#),
         r#"{"requests":[]}"#.to_owned(),
         r#"{"requests":{}}"#.to_owned(),
-        format!(r#"{{"requests":["{}"]}}"#, "x".repeat(create_batch::INLINE_BYTES_MAX)),
+        format!(
+            r#"{{"requests":["{}"]}}"#,
+            "x".repeat(create_batch::INLINE_BYTES_MAX)
+        ),
         r#"{"input_s3_uri":"s3://bucket/key"}"#.to_owned(),
     ];
-    let table: String = bodies.iter().map(|body| refusal(CreateBatch::parse(body.as_bytes()))).collect();
+    let table: String = bodies
+        .iter()
+        .map(|body| refusal(CreateBatch::parse(body.as_bytes())))
+        .collect();
     expect![[r#"
         400 input_file_id missing_required_parameter: Missing required parameter: 'input_file_id'.
         400 - -: We could not parse the JSON body of your request: EOF while parsing an object at line 1 column 1.
@@ -322,10 +557,24 @@ fn good_batches_are_read() {
     );
     let batch = parse(&body);
     assert_eq!(batch.input, BatchInput::File("file-x".to_owned()));
-    assert_eq!((batch.endpoint, batch.window_ms), (Endpoint::Responses, 86_400_000));
-    assert_eq!(batch.output_expires_after, Some(ExpiresAfter { seconds: 3600 }));
-    assert_eq!(batch.metadata, Some(vec![("b".to_owned(), "1".to_owned()), ("a".to_owned(), "2".to_owned())]));
-    let nulls = format!(r#"{{{BATCH},"metadata":null,"output_expires_after":null,"webhook_url":null,"requests":null}}"#);
+    assert_eq!(
+        (batch.endpoint, batch.window_ms),
+        (Endpoint::Responses, 86_400_000)
+    );
+    assert_eq!(
+        batch.output_expires_after,
+        Some(ExpiresAfter { seconds: 3600 })
+    );
+    assert_eq!(
+        batch.metadata,
+        Some(vec![
+            ("b".to_owned(), "1".to_owned()),
+            ("a".to_owned(), "2".to_owned())
+        ])
+    );
+    let nulls = format!(
+        r#"{{{BATCH},"metadata":null,"output_expires_after":null,"webhook_url":null,"requests":null}}"#
+    );
     assert_eq!(parse(&nulls).metadata, None);
     for (window, hours) in [("1h", 1), ("168h", 168)] {
         let body = format!("{{{BATCH}}}").replace("24h", window);
@@ -340,7 +589,8 @@ fn inline_requests_keep_their_text() {
     let BatchInput::Inline(lines) = CreateBatch::parse(body.as_bytes()).unwrap().input else {
         panic!("these are inline requests")
     };
-    let expected = "{\"seed\":9007199254740993,         \"n\":1e999, \"s\":\"\\ud83d\\u2028\"}\n7\n";
+    let expected =
+        "{\"seed\":9007199254740993,         \"n\":1e999, \"s\":\"\\ud83d\\u2028\"}\n7\n";
     assert_eq!(String::from_utf8(lines).unwrap(), expected);
 }
 
@@ -357,7 +607,10 @@ fn bad_parameters_of_uploads_and_files_are_named() {
         format!("{{{good}}}").replace("batch", "batch_output"),
         format!("{{{good},\"expires_after\":{{\"anchor\":\"created_at\",\"seconds\":1}}}}"),
     ];
-    let mut table: String = uploads.iter().map(|body| refusal(CreateUpload::parse(body.as_bytes(), 100))).collect();
+    let mut table: String = uploads
+        .iter()
+        .map(|body| refusal(CreateUpload::parse(body.as_bytes(), 100)))
+        .collect();
     let id = PartId::new(NOW, [7; 16]);
     let completions = [
         "{}".to_owned(),
@@ -368,14 +621,29 @@ fn bad_parameters_of_uploads_and_files_are_named() {
         format!(r#"{{"part_ids":["{id}","{id}"]}}"#),
         format!(r#"{{"part_ids":["{id}"],"md5":"xyz"}}"#),
     ];
-    table.extend(completions.iter().map(|body| refusal(CompleteUpload::parse(body.as_bytes()))));
+    table.extend(
+        completions
+            .iter()
+            .map(|body| refusal(CompleteUpload::parse(body.as_bytes()))),
+    );
     let forms: [&[(&str, &str)]; 6] = [
         &[],
         &[("purpose", "nothing")],
-        &[("purpose", "batch"), ("expires_after[anchor]", "created_at")],
+        &[
+            ("purpose", "batch"),
+            ("expires_after[anchor]", "created_at"),
+        ],
         &[("purpose", "batch"), ("expires_after[seconds]", "3600")],
-        &[("purpose", "batch"), ("expires_after[anchor]", "now"), ("expires_after[seconds]", "3600")],
-        &[("purpose", "batch"), ("expires_after[anchor]", "created_at"), ("expires_after[seconds]", "1h")],
+        &[
+            ("purpose", "batch"),
+            ("expires_after[anchor]", "now"),
+            ("expires_after[seconds]", "3600"),
+        ],
+        &[
+            ("purpose", "batch"),
+            ("expires_after[anchor]", "created_at"),
+            ("expires_after[seconds]", "1h"),
+        ],
     ];
     for fields in forms {
         let mut form = FileForm::default();
@@ -413,26 +681,71 @@ fn bad_parameters_of_uploads_and_files_are_named() {
 fn parts_are_taken_in_the_order_asked_for() {
     let stored = [part(7, 4), part(8, 5), part(9, 100)];
     let upload = upload(UploadStatus::Pending);
-    let complete = |bytes: &[u8]| CompleteUpload { part_ids: bytes.iter().map(|b| part(*b, 0).id).collect(), md5: None };
+    let complete = |bytes: &[u8]| CompleteUpload {
+        part_ids: bytes.iter().map(|b| part(*b, 0).id).collect(),
+        md5: None,
+    };
     let parts = complete(&[8, 7]).select(&upload, &stored).unwrap();
-    assert_eq!(parts.iter().map(|part| part.bytes).collect::<Vec<_>>(), [5, 4]);
-    assert_eq!(complete(&[7]).select(&upload, &stored).unwrap_err().code, Some("bytes_mismatch"));
-    assert_eq!(complete(&[7, 6]).select(&upload, &stored).unwrap_err().param.as_deref(), Some("part_ids"));
+    assert_eq!(
+        parts.iter().map(|part| part.bytes).collect::<Vec<_>>(),
+        [5, 4]
+    );
+    assert_eq!(
+        complete(&[7]).select(&upload, &stored).unwrap_err().code,
+        Some("bytes_mismatch")
+    );
+    assert_eq!(
+        complete(&[7, 6])
+            .select(&upload, &stored)
+            .unwrap_err()
+            .param
+            .as_deref(),
+        Some("part_ids")
+    );
 }
 
 #[test]
 fn queries_of_lists_are_read_or_named() {
     let parse = |query: &str| {
-        let pairs: Vec<_> = query.split('&').filter_map(|pair| pair.split_once('=')).collect();
-        let pairs: Vec<_> = pairs.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
+        let pairs: Vec<_> = query
+            .split('&')
+            .filter_map(|pair| pair.split_once('='))
+            .collect();
+        let pairs: Vec<_> = pairs
+            .into_iter()
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .collect();
         ListQuery::<FileId>::parse(&pairs, LimitBounds::FILES)
     };
     let id = FileId::new(NOW, [1; 16]);
-    let all = ListQuery { after: None, limit: 10_000, ascending: false, purpose: None };
+    let all = ListQuery {
+        after: None,
+        limit: 10_000,
+        ascending: false,
+        purpose: None,
+    };
     assert_eq!(parse("limit=&after=&whatever=1"), Ok(all));
-    let narrow = ListQuery { after: Some(id), limit: 2, ascending: true, purpose: Some(Purpose::BatchOutput) };
-    assert_eq!(parse(&format!("limit=1&limit=2&order=asc&purpose=batch_output&after={id}")), Ok(narrow));
-    let bad = ["limit=0", "limit=10001", "limit=-1", "limit=ten", "order=up", "purpose=x", "after=batch_1"];
+    let narrow = ListQuery {
+        after: Some(id),
+        limit: 2,
+        ascending: true,
+        purpose: Some(Purpose::BatchOutput),
+    };
+    assert_eq!(
+        parse(&format!(
+            "limit=1&limit=2&order=asc&purpose=batch_output&after={id}"
+        )),
+        Ok(narrow)
+    );
+    let bad = [
+        "limit=0",
+        "limit=10001",
+        "limit=-1",
+        "limit=ten",
+        "order=up",
+        "purpose=x",
+        "after=batch_1",
+    ];
     let table: String = bad.iter().map(|query| refusal(parse(query))).collect();
     expect![[r#"
         400 limit integer_below_min_value: Invalid 'limit': integer below minimum value. Expected a value >= 1, but got 0 instead.
@@ -449,26 +762,119 @@ fn queries_of_lists_are_read_or_named() {
 fn the_envelope_has_all_four_keys() {
     let check = |error: WireError, expected: Expect| {
         let json = String::from_utf8(error.to_json()).unwrap();
-        expected.assert_eq(&format!("{} {:?} {:?} {json}", error.status, error.retry, error.retry_after_s));
+        expected.assert_eq(&format!(
+            "{} {:?} {:?} {json}",
+            error.status, error.retry, error.retry_after_s
+        ));
     };
-    check(WireError::no_file("file-1"), expect![[r#"404 None None {"error":{"message":"No such File object: file-1","type":"invalid_request_error","param":"id","code":null}}"#]]);
-    check(WireError::no_upload("upload_1"), expect![[r#"404 None None {"error":{"message":"No such Upload object: upload_1","type":"invalid_request_error","param":"upload_id","code":null}}"#]]);
-    check(WireError::no_batch("batch_1"), expect![[r#"404 None None {"error":{"message":"No batch found with id 'batch_1'.","type":"invalid_request_error","param":"batch_id","code":null}}"#]]);
-    check(WireError::no_model("gpt-9"), expect![[r#"404 None None {"error":{"message":"The model 'gpt-9' does not exist.","type":"invalid_request_error","param":"model","code":"model_not_found"}}"#]]);
-    check(WireError::no_key(), expect![[r#"401 None None {"error":{"message":"You didn't provide an API key. You need to provide your API key in an Authorization header using Bearer auth (i.e. Authorization: Bearer YOUR_KEY).","type":"invalid_request_error","param":null,"code":"invalid_api_key"}}"#]]);
-    check(WireError::unknown_url("GET", "/v1/x"), expect![[r#"404 None None {"error":{"message":"Invalid URL (GET /v1/x)","type":"invalid_request_error","param":null,"code":"unknown_url"}}"#]]);
-    check(WireError::method_not_allowed("PUT", "/v1/files"), expect![[r#"405 None None {"error":{"message":"Not allowed to PUT on /v1/files.","type":"invalid_request_error","param":null,"code":"method_not_supported"}}"#]]);
-    check(WireError::cannot_cancel(crate::lifecycle::Status::Completed), expect![[r#"409 Some(false) None {"error":{"message":"Cannot cancel a batch with status 'completed'.","type":"invalid_request_error","param":null,"code":null}}"#]]);
-    check(WireError::idempotency_mismatch(), expect![[r#"409 Some(false) None {"error":{"message":"This Idempotency-Key was used with another request body within the last 24 hours.","type":"invalid_request_error","param":null,"code":"idempotency_key_reused"}}"#]]);
-    check(WireError::too_large("The file", 7), expect![[r#"413 None None {"error":{"message":"The file is larger than the maximum of 7 bytes.","type":"invalid_request_error","param":null,"code":"content_too_large"}}"#]]);
-    check(WireError::unsupported_media_type("multipart/form-data", "text/plain"), expect![[r#"415 None None {"error":{"message":"Unsupported content type: expected 'multipart/form-data', but got 'text/plain' instead.","type":"invalid_request_error","param":null,"code":null}}"#]]);
-    check(WireError::body_timeout(60), expect![[r#"408 None None {"error":{"message":"The request body did not arrive: nothing came for 60 seconds.","type":"invalid_request_error","param":null,"code":"request_timeout"}}"#]]);
-    check(WireError::rate_limited(2000, 3000), expect![[r#"429 None Some(60) {"error":{"message":"Rate limit reached for batch creation: at most 2000 batches an hour.","type":"rate_limit_exceeded","param":null,"code":"rate_limit_exceeded"}}"#]]);
-    check(WireError::server_error(), expect![[r#"500 None None {"error":{"message":"The server had an error while processing your request.","type":"server_error","param":null,"code":null}}"#]]);
-    check(WireError::overloaded(0), expect![[r#"503 None Some(1) {"error":{"message":"The server is overloaded. Please try again in a moment.","type":"server_error","param":null,"code":null}}"#]]);
-    check(create_upload::not_pending("completed"), expect![[r#"400 None None {"error":{"message":"This upload cannot be changed any more: its status is 'completed'.","type":"invalid_request_error","param":"upload_id","code":"upload_not_pending"}}"#]]);
-    check(create_upload::md5_mismatch("a", "b"), expect![[r#"400 None None {"error":{"message":"The MD5 of the parts is b, but the request says a.","type":"invalid_request_error","param":"md5","code":"md5_mismatch"}}"#]]);
-    check(Finding::Encoding("UTF-16 (little-endian)").into(), expect![[r#"400 None None {"error":{"message":"Invalid file format for Batch API. Must be .jsonl: the file is UTF-16 (little-endian), as its byte order mark says, and not UTF-8.","type":"invalid_request_error","param":"file","code":"invalid_file_format"}}"#]]);
+    check(
+        WireError::no_file("file-1"),
+        expect![[
+            r#"404 None None {"error":{"message":"No such File object: file-1","type":"invalid_request_error","param":"id","code":null}}"#
+        ]],
+    );
+    check(
+        WireError::no_upload("upload_1"),
+        expect![[
+            r#"404 None None {"error":{"message":"No such Upload object: upload_1","type":"invalid_request_error","param":"upload_id","code":null}}"#
+        ]],
+    );
+    check(
+        WireError::no_batch("batch_1"),
+        expect![[
+            r#"404 None None {"error":{"message":"No batch found with id 'batch_1'.","type":"invalid_request_error","param":"batch_id","code":null}}"#
+        ]],
+    );
+    check(
+        WireError::no_model("gpt-9"),
+        expect![[
+            r#"404 None None {"error":{"message":"The model 'gpt-9' does not exist.","type":"invalid_request_error","param":"model","code":"model_not_found"}}"#
+        ]],
+    );
+    check(
+        WireError::no_key(),
+        expect![[
+            r#"401 None None {"error":{"message":"You didn't provide an API key. You need to provide your API key in an Authorization header using Bearer auth (i.e. Authorization: Bearer YOUR_KEY).","type":"invalid_request_error","param":null,"code":"invalid_api_key"}}"#
+        ]],
+    );
+    check(
+        WireError::unknown_url("GET", "/v1/x"),
+        expect![[
+            r#"404 None None {"error":{"message":"Invalid URL (GET /v1/x)","type":"invalid_request_error","param":null,"code":"unknown_url"}}"#
+        ]],
+    );
+    check(
+        WireError::method_not_allowed("PUT", "/v1/files"),
+        expect![[
+            r#"405 None None {"error":{"message":"Not allowed to PUT on /v1/files.","type":"invalid_request_error","param":null,"code":"method_not_supported"}}"#
+        ]],
+    );
+    check(
+        WireError::cannot_cancel(crate::lifecycle::Status::Completed),
+        expect![[
+            r#"409 Some(false) None {"error":{"message":"Cannot cancel a batch with status 'completed'.","type":"invalid_request_error","param":null,"code":null}}"#
+        ]],
+    );
+    check(
+        WireError::idempotency_mismatch(),
+        expect![[
+            r#"409 Some(false) None {"error":{"message":"This Idempotency-Key was used with another request body within the last 24 hours.","type":"invalid_request_error","param":null,"code":"idempotency_key_reused"}}"#
+        ]],
+    );
+    check(
+        WireError::too_large("The file", 7),
+        expect![[
+            r#"413 None None {"error":{"message":"The file is larger than the maximum of 7 bytes.","type":"invalid_request_error","param":null,"code":"content_too_large"}}"#
+        ]],
+    );
+    check(
+        WireError::unsupported_media_type("multipart/form-data", "text/plain"),
+        expect![[
+            r#"415 None None {"error":{"message":"Unsupported content type: expected 'multipart/form-data', but got 'text/plain' instead.","type":"invalid_request_error","param":null,"code":null}}"#
+        ]],
+    );
+    check(
+        WireError::body_timeout(60),
+        expect![[
+            r#"408 None None {"error":{"message":"The request body did not arrive: nothing came for 60 seconds.","type":"invalid_request_error","param":null,"code":"request_timeout"}}"#
+        ]],
+    );
+    check(
+        WireError::rate_limited(2000, 3000),
+        expect![[
+            r#"429 None Some(60) {"error":{"message":"Rate limit reached for batch creation: at most 2000 batches an hour.","type":"rate_limit_exceeded","param":null,"code":"rate_limit_exceeded"}}"#
+        ]],
+    );
+    check(
+        WireError::server_error(),
+        expect![[
+            r#"500 None None {"error":{"message":"The server had an error while processing your request.","type":"server_error","param":null,"code":null}}"#
+        ]],
+    );
+    check(
+        WireError::overloaded(0),
+        expect![[
+            r#"503 None Some(1) {"error":{"message":"The server is overloaded. Please try again in a moment.","type":"server_error","param":null,"code":null}}"#
+        ]],
+    );
+    check(
+        create_upload::not_pending("completed"),
+        expect![[
+            r#"400 None None {"error":{"message":"This upload cannot be changed any more: its status is 'completed'.","type":"invalid_request_error","param":"upload_id","code":"upload_not_pending"}}"#
+        ]],
+    );
+    check(
+        create_upload::md5_mismatch("a", "b"),
+        expect![[
+            r#"400 None None {"error":{"message":"The MD5 of the parts is b, but the request says a.","type":"invalid_request_error","param":"md5","code":"md5_mismatch"}}"#
+        ]],
+    );
+    check(
+        Finding::Encoding("UTF-16 (little-endian)").into(),
+        expect![[
+            r#"400 None None {"error":{"message":"Invalid file format for Batch API. Must be .jsonl: the file is UTF-16 (little-endian), as its byte order mark says, and not UTF-8.","type":"invalid_request_error","param":"file","code":"invalid_file_format"}}"#
+        ]],
+    );
 }
 
 #[test]

@@ -209,7 +209,6 @@ fn what_was_acknowledged_survives_a_kill() {
     });
 }
 
-#[expect(clippy::print_stdout, reason = "the first process waits for the line")]
 async fn acknowledge_and_hang(dir: &Path) {
     let embedded = Embedded::open(dir).unwrap();
     embedded.records.transact(add(5)).await.unwrap();

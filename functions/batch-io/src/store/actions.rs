@@ -3,7 +3,9 @@
 use batch_core::limits::TRANSACTION_ACTIONS_MAX;
 
 use super::Store;
-use crate::port::{Action, ActionKind, Attr, Condition, Item, QueryOrder, RecordKey, TransactError, Update};
+use crate::port::{
+    Action, ActionKind, Attr, Condition, Item, QueryOrder, RecordKey, TransactError, Update,
+};
 use crate::{IoError, IoKind};
 
 /// Items asked for at once; the port ends a page earlier at 1 MB.
@@ -35,18 +37,31 @@ impl Store {
     /// Removes records, some at a time. A crash leaves the later ones: call again.
     pub(super) async fn delete_all(&self, keys: Vec<RecordKey>) -> Result<(), IoError> {
         for chunk in keys.chunks(TRANSACTION_ACTIONS_MAX) {
-            self.transact(chunk.iter().cloned().map(delete).collect()).await?;
+            self.transact(chunk.iter().cloned().map(delete).collect())
+                .await?;
         }
         Ok(())
     }
 
     /// Reads all items of a partition whose sort keys start with `prefix`.
-    pub(super) async fn query_all(&self, partition: &str, prefix: &str) -> Result<Vec<(RecordKey, Item)>, IoError> {
+    pub(super) async fn query_all(
+        &self,
+        partition: &str,
+        prefix: &str,
+    ) -> Result<Vec<(RecordKey, Item)>, IoError> {
         let mut items = Vec::new();
         let mut after = None;
         loop {
-            let page =
-                self.records.query(partition, prefix, after.as_deref(), QueryOrder::Ascending, PAGE_ITEMS).await?;
+            let page = self
+                .records
+                .query(
+                    partition,
+                    prefix,
+                    after.as_deref(),
+                    QueryOrder::Ascending,
+                    PAGE_ITEMS,
+                )
+                .await?;
             items.extend(page.items);
             match page.next {
                 Some(next) => after = Some(next),
@@ -62,23 +77,43 @@ pub(super) fn contended(doing: &'static str, key: impl ToString) -> IoError {
 }
 
 pub(super) fn put(key: RecordKey, item: Item) -> Action {
-    Action { key, kind: ActionKind::Put(item), condition: None }
+    Action {
+        key,
+        kind: ActionKind::Put(item),
+        condition: None,
+    }
 }
 
 pub(super) fn put_new(key: RecordKey, item: Item) -> Action {
-    Action { key, kind: ActionKind::Put(item), condition: Some(Condition::Absent) }
+    Action {
+        key,
+        kind: ActionKind::Put(item),
+        condition: Some(Condition::Absent),
+    }
 }
 
 pub(super) fn update(key: RecordKey, update: Update, condition: Condition) -> Action {
-    Action { key, kind: ActionKind::Update(update), condition: Some(condition) }
+    Action {
+        key,
+        kind: ActionKind::Update(update),
+        condition: Some(condition),
+    }
 }
 
 pub(super) fn delete(key: RecordKey) -> Action {
-    Action { key, kind: ActionKind::Delete, condition: None }
+    Action {
+        key,
+        kind: ActionKind::Delete,
+        condition: None,
+    }
 }
 
 pub(super) fn check(key: RecordKey, condition: Condition) -> Action {
-    Action { key, kind: ActionKind::Check, condition: Some(condition) }
+    Action {
+        key,
+        kind: ActionKind::Check,
+        condition: Some(condition),
+    }
 }
 
 pub(super) fn text_is(name: &str, text: impl Into<String>) -> Condition {

@@ -60,12 +60,20 @@ pub(super) struct RunRecord {
 }
 
 pub(super) fn state_word(state: State) -> &'static str {
-    STATES.iter().find(|(known, _)| *known == state).map(|(_, word)| *word).expect("every state is in the table")
+    STATES
+        .iter()
+        .find(|(known, _)| *known == state)
+        .map(|(_, word)| *word)
+        .expect("every state is in the table")
 }
 
 /// The state is one of those that `pick` picks.
 pub(super) fn state_is(pick: impl Fn(State) -> bool) -> Condition {
-    let words = STATES.iter().filter(|(state, _)| pick(*state)).map(|(_, word)| Attr::Text((*word).to_owned())).collect();
+    let words = STATES
+        .iter()
+        .filter(|(state, _)| pick(*state))
+        .map(|(_, word)| Attr::Text((*word).to_owned()))
+        .collect();
     Condition::OneOf(STATE.to_owned(), words)
 }
 
@@ -84,7 +92,10 @@ pub(super) fn read_params(key: &RecordKey, item: &Item) -> Result<BatchParams, I
 
 /// The entry of a batch in the work index.
 pub(super) fn batch_due(run: &BatchRun, params: &BatchParams, timing: &Timing) -> Option<Due> {
-    next_look(run, params, timing).map(|at| Due { kind: WorkKind::Batch, at })
+    next_look(run, params, timing).map(|at| Due {
+        kind: WorkKind::Batch,
+        at,
+    })
 }
 
 /// A batch that was just created.
@@ -135,17 +146,26 @@ pub(super) fn run_item(record: &RunRecord, due: Option<Due>) -> Item {
         .opt_text(ERROR_FILE, run.error_file_id.map(|file| file.to_string()))
         .opt_text(MANIFEST, run.manifest.as_ref().map(super::fields::to_json))
         .opt_text(PIN, pin.map(|file| file.to_string()));
-    Item { due, ..attrs.into_item() }
+    Item {
+        due,
+        ..attrs.into_item()
+    }
 }
 
 pub(super) fn read_run(key: &RecordKey, item: &Item) -> Result<RunRecord, IoError> {
     let fields = Fields::of(key, item)?;
     let word = fields.text(STATE)?;
-    let state = STATES.iter().find(|(_, known)| *known == word).map(|(state, _)| *state);
+    let state = STATES
+        .iter()
+        .find(|(_, known)| *known == word)
+        .map(|(state, _)| *state);
     let run = BatchRun {
         state: state.ok_or_else(|| fields.corrupt(STATE))?,
         seal_at: fields.opt_moment(SEAL_AT)?,
-        stage: StageLease { epoch: fields.count(STAGE_EPOCH)?, until: fields.moment(STAGE_UNTIL)? },
+        stage: StageLease {
+            epoch: fields.count(STAGE_EPOCH)?,
+            until: fields.moment(STAGE_UNTIL)?,
+        },
         models: fields.json(MODELS)?,
         counts: LineCounts {
             total: fields.count(TOTAL)?,
@@ -172,5 +192,8 @@ pub(super) fn read_run(key: &RecordKey, item: &Item) -> Result<RunRecord, IoErro
         error_file_id: fields.opt_parsed(ERROR_FILE)?,
         manifest: fields.opt_json(MANIFEST)?,
     };
-    Ok(RunRecord { run, pin: fields.opt_parsed(PIN)? })
+    Ok(RunRecord {
+        run,
+        pin: fields.opt_parsed(PIN)?,
+    })
 }

@@ -28,10 +28,20 @@ impl Store {
         let mut page = Filling::new(limit);
         let mut records: Vec<(RecordKey, Item)> = Vec::new();
         loop {
-            let found =
-                self.records.query(&partition, "", after.as_deref(), QueryOrder::Descending, PAGE_ITEMS).await?;
+            let found = self
+                .records
+                .query(
+                    &partition,
+                    "",
+                    after.as_deref(),
+                    QueryOrder::Descending,
+                    PAGE_ITEMS,
+                )
+                .await?;
             for (key, item) in found.items {
-                if records.first().is_some_and(|(first, _)| batch_of(first) != batch_of(&key))
+                if records
+                    .first()
+                    .is_some_and(|(first, _)| batch_of(first) != batch_of(&key))
                     && !push(&mut page, &mut records)?
                 {
                     return Ok(page.cut());
@@ -52,8 +62,14 @@ fn batch_of(key: &RecordKey) -> &str {
 }
 
 /// Adds the batch of these records to the page, and returns whether it had room.
-fn push(page: &mut Filling<BatchView>, records: &mut Vec<(RecordKey, Item)>) -> Result<bool, IoError> {
-    let bytes = records.iter().map(|(key, item)| item_bytes(key, item)).sum();
+fn push(
+    page: &mut Filling<BatchView>,
+    records: &mut Vec<(RecordKey, Item)>,
+) -> Result<bool, IoError> {
+    let bytes = records
+        .iter()
+        .map(|(key, item)| item_bytes(key, item))
+        .sum();
     let view = read_view(records)?;
     records.clear();
     Ok(view.is_none_or(|view| page.push(view, bytes)))

@@ -6,15 +6,15 @@ use batch_core::lifecycle::{Effect, Event, Rejected, State, Step, Stop};
 use batch_core::limits::UPDATE_TRIES_MAX;
 use batch_core::time::UnixMs;
 
+use super::Store;
 use super::actions::{Written, contended, int_is, put, text_is, update};
 use super::batch_form::{
-    CANCELLING_AT, ENDED_AT, ERRORS, FINALIZING_AT, IN_PROGRESS_AT, PIN, RunRecord, SEAL_AT, SHARDS_DONE, STAGE_EPOCH,
-    STAGE_UNTIL, STATE, batch_due, read_params, read_run, state_word,
+    CANCELLING_AT, ENDED_AT, ERRORS, FINALIZING_AT, IN_PROGRESS_AT, PIN, RunRecord, SEAL_AT,
+    SHARDS_DONE, STAGE_EPOCH, STAGE_UNTIL, STATE, batch_due, read_params, read_run, state_word,
 };
 use super::fields::{Attrs, Fields, to_int};
 use super::files::unpin;
 use super::paths::{self, BatchRecord};
-use super::Store;
 use crate::port::{Action, Condition, Due, Item, RecordKey, Update, WorkKind};
 use crate::{IoError, IoKind};
 
@@ -61,8 +61,14 @@ impl Store {
     /// # Errors
     ///
     /// [`IoError`].
-    pub async fn load_batch(&self, tenant: &TenantId, batch: BatchId) -> Result<Option<BatchView>, IoError> {
-        let items = self.query_all(&paths::batches(tenant), &format!("{batch}/")).await?;
+    pub async fn load_batch(
+        &self,
+        tenant: &TenantId,
+        batch: BatchId,
+    ) -> Result<Option<BatchView>, IoError> {
+        let items = self
+            .query_all(&paths::batches(tenant), &format!("{batch}/"))
+            .await?;
         read_view(&items)
     }
 
@@ -71,8 +77,15 @@ impl Store {
     /// # Errors
     ///
     /// [`IoError`].
-    pub async fn load_run(&self, tenant: &TenantId, batch: BatchId) -> Result<Option<BatchRun>, IoError> {
-        Ok(self.load_run_record(tenant, batch).await?.map(|record| record.run))
+    pub async fn load_run(
+        &self,
+        tenant: &TenantId,
+        batch: BatchId,
+    ) -> Result<Option<BatchRun>, IoError> {
+        Ok(self
+            .load_run_record(tenant, batch)
+            .await?
+            .map(|record| record.run))
     }
 
     /// Loads what was asked of a batch.
@@ -80,9 +93,17 @@ impl Store {
     /// # Errors
     ///
     /// [`IoError`].
-    pub async fn load_params(&self, tenant: &TenantId, batch: BatchId) -> Result<Option<BatchParams>, IoError> {
+    pub async fn load_params(
+        &self,
+        tenant: &TenantId,
+        batch: BatchId,
+    ) -> Result<Option<BatchParams>, IoError> {
         let key = BatchRecord::Params.key(tenant, batch);
-        self.records.get(&key).await?.map(|item| read_params(&key, &item)).transpose()
+        self.records
+            .get(&key)
+            .await?
+            .map(|item| read_params(&key, &item))
+            .transpose()
     }
 
     /// Applies an event that needs nothing but itself: all but `Published`, `Rejected` and `Finalized`,
@@ -92,58 +113,125 @@ impl Store {
     ///
     /// [`ApplyError`]; an `Io` of kind `Conflict` after
     /// [`UPDATE_TRIES_MAX`] tries.
-    pub async fn apply(&self, tenant: &TenantId, batch: BatchId, event: Event, now: UnixMs) -> Result<Applied, ApplyError> {
+    pub async fn apply(
+        &self,
+        tenant: &TenantId,
+        batch: BatchId,
+        event: Event,
+        now: UnixMs,
+    ) -> Result<Applied, ApplyError> {
         match event {
             Event::Published { .. } | Event::Rejected | Event::Finalized => {
                 let why = "the event needs data: publish, reject and finish apply it";
-                return Err(IoError::new("apply event", batch.to_string(), IoKind::TooLarge).because(why).into());
+                return Err(
+                    IoError::new("apply event", batch.to_string(), IoKind::TooLarge)
+                        .because(why)
+                        .into(),
+                );
             }
-            Event::CancelRequested | Event::WindowClosed | Event::AllShardsDone | Event::GraceOver => {}
+            Event::CancelRequested
+            | Event::WindowClosed
+            | Event::AllShardsDone
+            | Event::GraceOver => {}
         }
-        let params = self.load_params(tenant, batch).await?.ok_or(ApplyError::Missing)?;
+        let params = self
+            .load_params(tenant, batch)
+            .await?
+            .ok_or(ApplyError::Missing)?;
         for _ in 0..UPDATE_TRIES_MAX {
-            let before = self.load_run_record(tenant, batch).await?.ok_or(ApplyError::Missing)?;
-            let step = before.run.state.on(event, now, self.timing.seal_grace_ms).map_err(ApplyError::Rejected)?;
+            let before = self
+                .load_run_record(tenant, batch)
+                .await?
+                .ok_or(ApplyError::Missing)?;
+            let step = before
+                .run
+                .state
+                .on(event, now, self.timing.seal_grace_ms)
+                .map_err(ApplyError::Rejected)?;
             if !step.changed {
-                return Ok(Applied { run: before.run, effects: step.effects });
+                return Ok(Applied {
+                    run: before.run,
+                    effects: step.effects,
+                });
             }
             let next = step_run(&before.run, &step, now);
             let mut actions = vec![self.replace_run(&params, &before, &next, Update::default())];
             actions.extend(self.actions_beside(&params, &before, &next, now).await?);
             if self.transact(actions).await? == Written::Yes {
-                return Ok(Applied { run: next, effects: step.effects });
+                return Ok(Applied {
+                    run: next,
+                    effects: step.effects,
+                });
             }
         }
         Err(contended("apply event", batch).into())
     }
 
-    /// Sets when reconcile must look at the batch next, after it has looked and found nothing to do.
+    /// Sets when reconcile must look at the batch next, after it has looked: when the batch says, or, if that
+    /// moment is over and the stage was asked again, when its answer must be there.
     ///
     /// # Errors
     ///
     /// [`IoError`].
-    pub async fn reschedule(&self, tenant: &TenantId, batch: BatchId, now: UnixMs) -> Result<(), IoError> {
-        let Some(params) = self.load_params(tenant, batch).await? else { return Ok(()) };
-        let Some(RunRecord { run, .. }) = self.load_run_record(tenant, batch).await? else { return Ok(()) };
-        let change = Update { due: Some(batch_due(&run, &params, &self.timing)), ..Update::default() };
+    pub async fn reschedule(
+        &self,
+        tenant: &TenantId,
+        batch: BatchId,
+        now: UnixMs,
+    ) -> Result<(), IoError> {
+        let Some(params) = self.load_params(tenant, batch).await? else {
+            return Ok(());
+        };
+        let Some(RunRecord { run, .. }) = self.load_run_record(tenant, batch).await? else {
+            return Ok(());
+        };
+        let later = now.plus_ms(self.timing.message_lost_ms);
+        let due = batch_due(&run, &params, &self.timing);
+        let due = due.map(|due| Due {
+            at: if due.at <= now { later } else { due.at },
+            ..due
+        });
+        let change = Update {
+            due: Some(due),
+            ..Update::default()
+        };
         // A commit or a claim that came between has set a moment of its own, which must stay.
         let condition = Condition::All(vec![
             is_same_step(&run),
             int_is(STAGE_UNTIL, run.stage.until.0),
             int_is(SHARDS_DONE, to_int(run.shards_done)),
         ]);
-        self.act(update(BatchRecord::Run.key(tenant, batch), change, condition)).await?;
+        self.act(update(
+            BatchRecord::Run.key(tenant, batch),
+            change,
+            condition,
+        ))
+        .await?;
         Ok(())
     }
 
-    pub(super) async fn load_run_record(&self, tenant: &TenantId, batch: BatchId) -> Result<Option<RunRecord>, IoError> {
+    pub(super) async fn load_run_record(
+        &self,
+        tenant: &TenantId,
+        batch: BatchId,
+    ) -> Result<Option<RunRecord>, IoError> {
         let key = BatchRecord::Run.key(tenant, batch);
-        self.records.get(&key).await?.map(|item| read_run(&key, &item)).transpose()
+        self.records
+            .get(&key)
+            .await?
+            .map(|item| read_run(&key, &item))
+            .transpose()
     }
 
     /// Writes a transition: the fields that a step changes, and `more`, IF the state and the stage's epoch are
     /// as read. Counters are not among them.
-    pub(super) fn replace_run(&self, params: &BatchParams, before: &RunRecord, next: &BatchRun, more: Update) -> Action {
+    pub(super) fn replace_run(
+        &self,
+        params: &BatchParams,
+        before: &RunRecord,
+        next: &BatchRun,
+        more: Update,
+    ) -> Action {
         let mut change = more;
         let attrs = Attrs::default()
             .text(STATE, state_word(next.state))
@@ -158,7 +246,11 @@ impl Store {
             change.remove.push(PIN.to_owned());
         }
         change.due = Some(batch_due(next, params, &self.timing));
-        update(BatchRecord::Run.key(&params.tenant, params.id), change, is_same_step(&before.run))
+        update(
+            BatchRecord::Run.key(&params.tenant, params.id),
+            change,
+            is_same_step(&before.run),
+        )
     }
 
     /// Returns what a transition does to other records: the input file is let go, the notification is written.
@@ -176,8 +268,16 @@ impl Store {
             actions.push(unpin(&params.tenant, file));
         }
         if next.state.is_terminal() {
-            let attrs = Attrs::of_record().text(STATUS, state_word(next.state)).int(AT, now.0);
-            let item = Item { due: Some(Due { kind: WorkKind::Outbox, at: now }), ..attrs.into_item() };
+            let attrs = Attrs::of_record()
+                .text(STATUS, state_word(next.state))
+                .int(AT, now.0);
+            let item = Item {
+                due: Some(Due {
+                    kind: WorkKind::Outbox,
+                    at: now,
+                }),
+                ..attrs.into_item()
+            };
             actions.push(put(paths::outbox(&params.tenant, params.id), item));
         }
         Ok(actions)
@@ -224,7 +324,10 @@ pub(super) fn step_run(run: &BatchRun, step: &Step, now: UnixMs) -> BatchRun {
 
 /// State and stage are as they were read, so that moments computed from them are right.
 pub(super) fn is_same_step(run: &BatchRun) -> Condition {
-    Condition::All(vec![text_is(STATE, state_word(run.state)), int_is(STAGE_EPOCH, to_int(run.stage.epoch))])
+    Condition::All(vec![
+        text_is(STATE, state_word(run.state)),
+        int_is(STAGE_EPOCH, to_int(run.stage.epoch)),
+    ])
 }
 
 fn is_unpinned(before: &RunRecord, next: &BatchRun) -> bool {
@@ -241,9 +344,14 @@ pub(super) fn read_view(items: &[(RecordKey, Item)]) -> Result<Option<BatchView>
             Some((_, BatchRecord::Errors)) => errors = Some(Fields::of(key, item)?.json(ERRORS)?),
             None => {
                 let name = format!("{}/{}", key.partition, key.sort);
-                return Err(IoError::new("read batch", name, IoKind::Corrupt).because("no batch has such a record"));
+                return Err(IoError::new("read batch", name, IoKind::Corrupt)
+                    .because("no batch has such a record"));
             }
         }
     }
-    Ok(params.zip(run).map(|(params, run)| BatchView { params, run, errors }))
+    Ok(params.zip(run).map(|(params, run)| BatchView {
+        params,
+        run,
+        errors,
+    }))
 }

@@ -7,12 +7,14 @@ use batch_core::limits::UPDATE_TRIES_MAX;
 use batch_core::shard::{SegmentRef, Shard, ShardState};
 use batch_core::time::UnixMs;
 
+use super::Store;
 use super::actions::{Written, contended, update};
-use super::batch_form::{COMPLETED, COST, FAILED, SHARDS_DONE, TOKENS_CACHED, TOKENS_INPUT, TOKENS_OUTPUT, is_open};
+use super::batch_form::{
+    COMPLETED, COST, FAILED, SHARDS_DONE, TOKENS_CACHED, TOKENS_INPUT, TOKENS_OUTPUT, is_open,
+};
 use super::fields::to_int;
 use super::paths::{self, BatchRecord};
 use super::shard_form::{FINISHED, ShardRecord, is_held, shard_update};
-use super::Store;
 use crate::port::{Action, Condition, Due, Update, WorkKind};
 use crate::{IoError, IoKind};
 
@@ -34,9 +36,9 @@ pub struct CommitDelta {
 pub enum Commit {
     /// It is written: the shard as held now. Give it to the next commit.
     Ok(Shard),
-    /// The lease went to another, or was given back: abandon the shard. Nothing was written.
+    /// The lease went to another, or was given back: abandon the shard. This call wrote nothing.
     Fenced,
-    /// The batch is sealed: abandon the shard. Nothing was written.
+    /// The batch is sealed: abandon the shard. This call wrote nothing.
     Closed,
 }
 
@@ -51,7 +53,10 @@ impl Store {
     /// # Errors
     ///
     /// [`IoError`]: `TooLarge` if the shard would have more results than lines, or fewer when it is done.
-    #[expect(clippy::too_many_arguments, reason = "one transaction, and each is a part of its condition or effect")]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "one transaction, and each is a part of its condition or effect"
+    )]
     pub async fn commit_shard(
         &self,
         tenant: &TenantId,
@@ -64,7 +69,9 @@ impl Store {
     ) -> Result<Commit, IoError> {
         if segment.is_none() && delta != CommitDelta::default() {
             let why = "a commit without a segment adds lines, which a repetition would add again";
-            return Err(IoError::new("commit shard", held.id.to_string(), IoKind::TooLarge).because(why));
+            return Err(
+                IoError::new("commit shard", held.id.to_string(), IoKind::TooLarge).because(why),
+            );
         }
         let Ok(next) = lease::commit(held, held.epoch, segment, last, now, &self.timing) else {
             return Ok(Commit::Fenced);
@@ -88,10 +95,16 @@ impl Store {
             if is_committed(&record.shard, held, segment, last) {
                 return Ok(Commit::Ok(record.shard));
             }
-            if record.shard.epoch != held.epoch || !matches!(record.shard.state, ShardState::Leased { .. }) {
+            if record.shard.epoch != held.epoch
+                || !matches!(record.shard.state, ShardState::Leased { .. })
+            {
                 return Ok(Commit::Fenced);
             }
-            if !self.load_run(tenant, batch).await?.is_some_and(|run| run.state.is_open()) {
+            if !self
+                .load_run(tenant, batch)
+                .await?
+                .is_some_and(|run| run.state.is_open())
+            {
                 return Ok(Commit::Closed);
             }
             check_holder(&record, held, finished, last)?;
@@ -101,7 +114,13 @@ impl Store {
 }
 
 /// Adds to a batch's public numbers, IF its phase is open.
-pub(super) fn add_to_run(tenant: &TenantId, batch: BatchId, delta: CommitDelta, last: bool, now: UnixMs) -> Action {
+pub(super) fn add_to_run(
+    tenant: &TenantId,
+    batch: BatchId,
+    delta: CommitDelta,
+    last: bool,
+    now: UnixMs,
+) -> Action {
     let numbers = [
         (COMPLETED, delta.completed),
         (FAILED, delta.failed),
@@ -113,10 +132,15 @@ pub(super) fn add_to_run(tenant: &TenantId, batch: BatchId, delta: CommitDelta, 
     ];
     let add = numbers.into_iter().filter(|(_, number)| *number > 0);
     let change = Update {
-        add: add.map(|(name, number)| (name.to_owned(), to_int(number))).collect(),
+        add: add
+            .map(|(name, number)| (name.to_owned(), to_int(number)))
+            .collect(),
         // Reconcile seals the batch if the worker dies before it does. Due now, not later: with a moment
         // ahead, the last commits of a large batch would put it off again and again.
-        due: last.then_some(Some(Due { kind: WorkKind::Batch, at: now })),
+        due: last.then_some(Some(Due {
+            kind: WorkKind::Batch,
+            at: now,
+        })),
         ..Update::default()
     };
     update(BatchRecord::Run.key(tenant, batch), change, is_open())
@@ -125,20 +149,32 @@ pub(super) fn add_to_run(tenant: &TenantId, batch: BatchId, delta: CommitDelta, 
 /// A shard has at most one result a line, and as many as lines when it is done.
 pub(super) fn has_room(shard: &Shard, finished: u64, last: bool) -> Condition {
     let room = i64::from(shard.lines) - to_int(finished);
-    if last { super::actions::int_is(FINISHED, room) } else { Condition::AtMost(FINISHED.to_owned(), room) }
-}
-
-/// The record shows this very commit.
-fn is_committed(stored: &Shard, held: &Shard, segment: Option<SegmentRef>, last: bool) -> bool {
-    let is_done = matches!(stored.state, ShardState::Done);
-    match segment {
-        Some(segment) => stored.segments.contains(&segment) && stored.epoch >= held.epoch,
-        None => stored.epoch == held.epoch && last && is_done,
+    if last {
+        super::actions::int_is(FINISHED, room)
+    } else {
+        Condition::AtMost(FINISHED.to_owned(), room)
     }
 }
 
-fn check_holder(record: &ShardRecord, held: &Shard, finished: u64, last: bool) -> Result<(), IoError> {
-    let refuse = |why: String| Err(IoError::new("commit shard", held.id.to_string(), IoKind::TooLarge).because(why));
+/// The record shows this very commit, and the epoch is still the holder's: with another, the results are
+/// counted all the same, but the record that now is must not be handed to who no longer holds it.
+fn is_committed(stored: &Shard, held: &Shard, segment: Option<SegmentRef>, last: bool) -> bool {
+    let is_shown = match segment {
+        Some(segment) => stored.segments.contains(&segment),
+        None => last && matches!(stored.state, ShardState::Done),
+    };
+    is_shown && stored.epoch == held.epoch
+}
+
+fn check_holder(
+    record: &ShardRecord,
+    held: &Shard,
+    finished: u64,
+    last: bool,
+) -> Result<(), IoError> {
+    let refuse = |why: String| {
+        Err(IoError::new("commit shard", held.id.to_string(), IoKind::TooLarge).because(why))
+    };
     if record.shard.segments != held.segments {
         return refuse("the holder does not know all segments of its own lease".to_owned());
     }

@@ -73,15 +73,26 @@ impl Store {
     /// # Errors
     ///
     /// [`IoError`]: `Corrupt` if the index names what no version of ours wrote.
-    pub async fn due(&self, kind: WorkKind, now: UnixMs, limit: usize) -> Result<Vec<DueRef>, IoError> {
+    pub async fn due(
+        &self,
+        kind: WorkKind,
+        now: UnixMs,
+        limit: usize,
+    ) -> Result<Vec<DueRef>, IoError> {
         let hits = self.records.due(kind, now, limit).await?;
-        hits.iter().map(|(key, _)| parse(key).ok_or_else(|| corrupt(key))).collect()
+        hits.iter()
+            .map(|(key, _)| parse(key).ok_or_else(|| corrupt(key)))
+            .collect()
     }
 }
 
 fn corrupt(key: &RecordKey) -> IoError {
-    IoError::new("read work index", format!("{}/{}", key.partition, key.sort), IoKind::Corrupt)
-        .because("the key names nothing that is ever due")
+    IoError::new(
+        "read work index",
+        format!("{}/{}", key.partition, key.sort),
+        IoKind::Corrupt,
+    )
+    .because("the key names nothing that is ever due")
 }
 
 fn parse(key: &RecordKey) -> Option<DueRef> {
@@ -95,15 +106,35 @@ fn parse(key: &RecordKey) -> Option<DueRef> {
         ("batch", Some(batch)) => {
             let batch = batch.parse().ok()?;
             if let Some(shard) = sort.strip_prefix(paths::SHARD) {
-                Some(DueRef::Shard { tenant, batch, shard: shard.parse().ok()? })
+                Some(DueRef::Shard {
+                    tenant,
+                    batch,
+                    shard: shard.parse().ok()?,
+                })
             } else {
-                Some(DueRef::Backlog { tenant, batch, slot: sort.strip_prefix(paths::BACKLOG)?.parse().ok()? })
+                Some(DueRef::Backlog {
+                    tenant,
+                    batch,
+                    slot: sort.strip_prefix(paths::BACKLOG)?.parse().ok()?,
+                })
             }
         }
-        ("files", None) => Some(DueRef::File { tenant, file: sort.parse().ok()? }),
-        ("uploads", None) => Some(DueRef::Upload { tenant, upload: sort.parse().ok()? }),
-        ("creates", None) => Some(DueRef::Creation { tenant, name: sort.to_owned() }),
-        ("outbox", None) => Some(DueRef::Outbox { tenant, batch: sort.parse().ok()? }),
+        ("files", None) => Some(DueRef::File {
+            tenant,
+            file: sort.parse().ok()?,
+        }),
+        ("uploads", None) => Some(DueRef::Upload {
+            tenant,
+            upload: sort.parse().ok()?,
+        }),
+        ("creates", None) => Some(DueRef::Creation {
+            tenant,
+            name: sort.to_owned(),
+        }),
+        ("outbox", None) => Some(DueRef::Outbox {
+            tenant,
+            batch: sort.parse().ok()?,
+        }),
         (_, None | Some(_)) => None,
     }
 }

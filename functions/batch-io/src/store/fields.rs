@@ -27,7 +27,9 @@ impl<'a> Fields<'a> {
         let fields = Self { key, item };
         let schema = fields.int(FORM)?;
         if schema > i64::from(SCHEMA) {
-            let why = format!("the record has version {schema}, and this program knows {SCHEMA}: update it");
+            let why = format!(
+                "the record has version {schema}, and this program knows {SCHEMA}: update it"
+            );
             return Err(fields.error(IoKind::Denied, why));
         }
         Ok(fields)
@@ -71,7 +73,9 @@ impl<'a> Fields<'a> {
     }
 
     pub(super) fn opt_parsed<T: FromStr>(&self, name: &str) -> Result<Option<T>, IoError> {
-        self.opt_text(name)?.map(|text| text.parse().map_err(|_| self.corrupt(name))).transpose()
+        self.opt_text(name)?
+            .map(|text| text.parse().map_err(|_| self.corrupt(name)))
+            .transpose()
     }
 
     pub(super) fn parsed<T: FromStr>(&self, name: &str) -> Result<T, IoError> {
@@ -80,7 +84,9 @@ impl<'a> Fields<'a> {
 
     pub(super) fn opt_json<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>, IoError> {
         let parse = |text| {
-            serde_json::from_str(text).map_err(|error| self.error(IoKind::Corrupt, format!("attribute '{name}': {error}")))
+            serde_json::from_str(text).map_err(|error| {
+                self.error(IoKind::Corrupt, format!("attribute '{name}': {error}"))
+            })
         };
         self.opt_text(name)?.map(parse).transpose()
     }
@@ -90,11 +96,19 @@ impl<'a> Fields<'a> {
     }
 
     pub(super) fn corrupt(&self, name: &str) -> IoError {
-        self.error(IoKind::Corrupt, format!("attribute '{name}' is missing or of another form"))
+        self.error(
+            IoKind::Corrupt,
+            format!("attribute '{name}' is missing or of another form"),
+        )
     }
 
     fn error(&self, kind: IoKind, why: String) -> IoError {
-        IoError::new("read record", format!("{}/{}", self.key.partition, self.key.sort), kind).because(why)
+        IoError::new(
+            "read record",
+            format!("{}/{}", self.key.partition, self.key.sort),
+            kind,
+        )
+        .because(why)
     }
 }
 
@@ -145,7 +159,10 @@ impl Attrs {
     }
 
     pub(super) fn into_item(self) -> Item {
-        Item { attrs: self.0.into_iter().collect(), due: None }
+        Item {
+            attrs: self.0.into_iter().collect(),
+            due: None,
+        }
     }
 }
 

@@ -59,8 +59,19 @@ impl Store {
             return Ok(());
         }
         let stored = self.records.get(&key).await?;
-        let repeated = stored.map(|item| read_file(&key, &item)).transpose()?.is_some_and(|stored| stored.file == *file);
-        if repeated { Ok(()) } else { Err(IoError::new("create file", file.id.to_string(), IoKind::Conflict)) }
+        let repeated = stored
+            .map(|item| read_file(&key, &item))
+            .transpose()?
+            .is_some_and(|stored| stored.file == *file);
+        if repeated {
+            Ok(())
+        } else {
+            Err(IoError::new(
+                "create file",
+                file.id.to_string(),
+                IoKind::Conflict,
+            ))
+        }
     }
 
     /// Loads a file; none if it is deleted or expired.
@@ -68,9 +79,16 @@ impl Store {
     /// # Errors
     ///
     /// [`IoError`].
-    pub async fn load_file(&self, tenant: &TenantId, file: FileId, now: UnixMs) -> Result<Option<File>, IoError> {
+    pub async fn load_file(
+        &self,
+        tenant: &TenantId,
+        file: FileId,
+        now: UnixMs,
+    ) -> Result<Option<File>, IoError> {
         let record = self.load_file_record(tenant, file).await?;
-        Ok(record.filter(|record| record.is_live(now)).map(|record| record.file))
+        Ok(record
+            .filter(|record| record.is_live(now))
+            .map(|record| record.file))
     }
 
     /// Lists the tenant's files that are neither deleted nor expired.
@@ -78,16 +96,28 @@ impl Store {
     /// # Errors
     ///
     /// [`IoError`].
-    pub async fn list_files(&self, tenant: &TenantId, query: FileQuery) -> Result<Listed<File>, IoError> {
+    pub async fn list_files(
+        &self,
+        tenant: &TenantId,
+        query: FileQuery,
+    ) -> Result<Listed<File>, IoError> {
         let partition = paths::files(tenant);
         let mut after = query.after.map(|file| file.to_string());
         let mut page = Filling::new(query.limit);
         loop {
-            let found = self.records.query(&partition, "", after.as_deref(), query.order, PAGE_ITEMS).await?;
+            let found = self
+                .records
+                .query(&partition, "", after.as_deref(), query.order, PAGE_ITEMS)
+                .await?;
             for (key, item) in &found.items {
                 let record = read_file(key, item)?;
-                let wanted = query.purpose.is_none_or(|purpose| purpose == record.file.purpose);
-                if wanted && record.is_live(query.now) && !page.push(record.file, item_bytes(key, item)) {
+                let wanted = query
+                    .purpose
+                    .is_none_or(|purpose| purpose == record.file.purpose);
+                if wanted
+                    && record.is_live(query.now)
+                    && !page.push(record.file, item_bytes(key, item))
+                {
                     return Ok(page.cut());
                 }
             }
@@ -103,8 +133,15 @@ impl Store {
     /// # Errors
     ///
     /// [`IoError`].
-    pub async fn delete_file(&self, tenant: &TenantId, file: FileId, now: UnixMs) -> Result<bool, IoError> {
-        let Some(record) = self.load_file_record(tenant, file).await? else { return Ok(false) };
+    pub async fn delete_file(
+        &self,
+        tenant: &TenantId,
+        file: FileId,
+        now: UnixMs,
+    ) -> Result<bool, IoError> {
+        let Some(record) = self.load_file_record(tenant, file).await? else {
+            return Ok(false);
+        };
         Ok(record.is_live(now) && self.act(bury(&record, now)).await?)
     }
 
@@ -113,13 +150,22 @@ impl Store {
     /// # Errors
     ///
     /// [`IoError`].
-    pub async fn collect_file(&self, tenant: &TenantId, file: FileId, now: UnixMs) -> Result<FileCollection, IoError> {
+    pub async fn collect_file(
+        &self,
+        tenant: &TenantId,
+        file: FileId,
+        now: UnixMs,
+    ) -> Result<FileCollection, IoError> {
         for _ in 0..UPDATE_TRIES_MAX {
-            let Some(record) = self.load_file_record(tenant, file).await? else { return Ok(FileCollection::Nothing) };
+            let Some(record) = self.load_file_record(tenant, file).await? else {
+                return Ok(FileCollection::Nothing);
+            };
             if record.is_live(now) {
                 return Ok(FileCollection::Nothing);
             }
-            if !record.deleted && !self.act(bury(&record, now)).await? {
+            // A tombstone gets no more pins: only then is their number final.
+            if !record.deleted {
+                self.act(bury(&record, now)).await?;
                 continue;
             }
             if record.pins == 0 {
@@ -127,8 +173,16 @@ impl Store {
             }
             // Its entry would stay first in the index, and with many of them nothing else would be seen.
             let later = now.plus_ms(self.timing.message_lost_ms);
-            let put_off = Update { due: Some(Some(retention(later))), ..Update::default() };
-            self.act(update(paths::file(tenant, file), put_off, Condition::Exists)).await?;
+            let put_off = Update {
+                due: Some(Some(retention(later))),
+                ..Update::default()
+            };
+            self.act(update(
+                paths::file(tenant, file),
+                put_off,
+                Condition::Exists,
+            ))
+            .await?;
             return Ok(FileCollection::Pinned);
         }
         Err(contended("collect file", file))
@@ -140,14 +194,23 @@ impl Store {
     ///
     /// [`IoError`].
     pub async fn forget_file(&self, tenant: &TenantId, file: FileId) -> Result<(), IoError> {
-        self.transact(vec![delete(paths::file(tenant, file))]).await?;
+        self.transact(vec![delete(paths::file(tenant, file))])
+            .await?;
         Ok(())
     }
 
     /// Reads a file's record, deleted or not.
-    pub(super) async fn load_file_record(&self, tenant: &TenantId, file: FileId) -> Result<Option<FileRecord>, IoError> {
+    pub(super) async fn load_file_record(
+        &self,
+        tenant: &TenantId,
+        file: FileId,
+    ) -> Result<Option<FileRecord>, IoError> {
         let key = paths::file(tenant, file);
-        self.records.get(&key).await?.map(|item| read_file(&key, &item)).transpose()
+        self.records
+            .get(&key)
+            .await?
+            .map(|item| read_file(&key, &item))
+            .transpose()
     }
 }
 
@@ -168,19 +231,31 @@ impl FileRecord {
 }
 
 pub(super) fn file_item(file: &File) -> Item {
-    let attrs = Attrs::of_record().json(FILE, file).text(LIFE, LIVE).int(PINS, 0);
-    Item { due: file.expires_at.map(retention), ..attrs.into_item() }
+    let attrs = Attrs::of_record()
+        .json(FILE, file)
+        .text(LIFE, LIVE)
+        .int(PINS, 0);
+    Item {
+        due: file.expires_at.map(retention),
+        ..attrs.into_item()
+    }
 }
 
 /// Keeps a live file's bytes for one more batch.
 pub(super) fn pin(tenant: &TenantId, file: FileId) -> Action {
-    let change = Update { add: vec![(PINS.to_owned(), 1)], ..Update::default() };
+    let change = Update {
+        add: vec![(PINS.to_owned(), 1)],
+        ..Update::default()
+    };
     update(paths::file(tenant, file), change, text_is(LIFE, LIVE))
 }
 
 /// Takes back one [`pin`].
 pub(super) fn unpin(tenant: &TenantId, file: FileId) -> Action {
-    let change = Update { add: vec![(PINS.to_owned(), -1)], ..Update::default() };
+    let change = Update {
+        add: vec![(PINS.to_owned(), -1)],
+        ..Update::default()
+    };
     update(paths::file(tenant, file), change, Condition::Exists)
 }
 
@@ -191,14 +266,25 @@ fn bury(record: &FileRecord, now: UnixMs) -> Action {
         due: Some(Some(retention(now))),
         ..Update::default()
     };
-    update(paths::file(&record.file.tenant, record.file.id), change, text_is(LIFE, LIVE))
+    update(
+        paths::file(&record.file.tenant, record.file.id),
+        change,
+        text_is(LIFE, LIVE),
+    )
 }
 
 fn retention(at: UnixMs) -> Due {
-    Due { kind: WorkKind::Retention, at }
+    Due {
+        kind: WorkKind::Retention,
+        at,
+    }
 }
 
 fn read_file(key: &RecordKey, item: &Item) -> Result<FileRecord, IoError> {
     let fields = Fields::of(key, item)?;
-    Ok(FileRecord { file: fields.json(FILE)?, deleted: fields.text(LIFE)? == DELETED, pins: fields.count(PINS)? })
+    Ok(FileRecord {
+        file: fields.json(FILE)?,
+        deleted: fields.text(LIFE)? == DELETED,
+        pins: fields.count(PINS)?,
+    })
 }

@@ -32,7 +32,8 @@ impl Store {
     /// [`IoError`].
     pub async fn put_key(&self, hash_hex: &str, key: &KeyRecord) -> Result<(), IoError> {
         let item = Attrs::of_record().json(KEY, key).into_item();
-        self.transact(vec![put(paths::api_key(hash_hex), item)]).await?;
+        self.transact(vec![put(paths::api_key(hash_hex), item)])
+            .await?;
         Ok(())
     }
 
@@ -43,7 +44,11 @@ impl Store {
     /// [`IoError`].
     pub async fn find_key(&self, hash_hex: &str) -> Result<Option<KeyRecord>, IoError> {
         let key = paths::api_key(hash_hex);
-        self.records.get(&key).await?.map(|item| Fields::of(&key, &item)?.json(KEY)).transpose()
+        self.records
+            .get(&key)
+            .await?
+            .map(|item| Fields::of(&key, &item)?.json(KEY))
+            .transpose()
     }
 
     /// Lists all keys with their hashes.
@@ -53,7 +58,10 @@ impl Store {
     /// [`IoError`].
     pub async fn list_keys(&self) -> Result<Vec<(String, KeyRecord)>, IoError> {
         let items = self.query_all(paths::KEYS, "").await?;
-        items.iter().map(|(key, item)| Ok((key.sort.clone(), Fields::of(key, item)?.json(KEY)?))).collect()
+        items
+            .iter()
+            .map(|(key, item)| Ok((key.sort.clone(), Fields::of(key, item)?.json(KEY)?)))
+            .collect()
     }
 
     /// Removes a key. No error if it is gone.
@@ -62,7 +70,8 @@ impl Store {
     ///
     /// [`IoError`].
     pub async fn remove_key(&self, hash_hex: &str) -> Result<(), IoError> {
-        self.transact(vec![delete(paths::api_key(hash_hex))]).await?;
+        self.transact(vec![delete(paths::api_key(hash_hex))])
+            .await?;
         Ok(())
     }
 }

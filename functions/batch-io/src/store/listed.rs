@@ -22,7 +22,11 @@ pub(super) struct Filling<T> {
 
 impl<T> Filling<T> {
     pub(super) fn new(limit: usize) -> Self {
-        Self { items: Vec::new(), limit, bytes: 0 }
+        Self {
+            items: Vec::new(),
+            limit,
+            bytes: 0,
+        }
     }
 
     /// Adds an item of so many stored bytes, unless the page is full. Returns whether it did.
@@ -38,11 +42,17 @@ impl<T> Filling<T> {
 
     /// The page, when an item did not fit.
     pub(super) fn cut(self) -> Listed<T> {
-        Listed { items: self.items, has_more: true }
+        Listed {
+            items: self.items,
+            has_more: true,
+        }
     }
 
     /// The page, when there are no more items.
     pub(super) fn ended(self) -> Listed<T> {
-        Listed { items: self.items, has_more: false }
+        Listed {
+            items: self.items,
+            has_more: false,
+        }
     }
 }

@@ -5,6 +5,7 @@
 //! outcome, call again. Nothing here touches a blob or a queue.
 
 mod actions;
+mod backlogs;
 mod batch_form;
 mod batch_list;
 mod batches;
@@ -13,10 +14,11 @@ mod creation;
 mod due;
 mod fields;
 mod files;
+mod fleet;
 mod keys;
 mod listed;
+mod memory;
 mod paths;
-mod pools;
 mod quota;
 mod retention;
 mod shard_form;
@@ -35,6 +37,7 @@ use batch_core::settings::Timing;
 
 use crate::port::Records;
 
+pub use backlogs::{Cursors, ReleasedShard};
 pub use batches::{Applied, ApplyError, BatchView};
 pub use commits::{Commit, CommitDelta};
 pub use creation::{Created, Creation, NewBatch, Retry};
@@ -42,7 +45,6 @@ pub use due::DueRef;
 pub use files::{FileCollection, FileQuery};
 pub use keys::KeyRecord;
 pub use listed::Listed;
-pub use pools::{Cursors, ReleasedShard};
 pub use shards::{Lapsed, ShardClaim};
 pub use splits::SplitShard;
 pub use stages::{Claimed, Publication, Published, Stage};
@@ -57,7 +59,9 @@ pub struct Store {
 
 impl fmt::Debug for Store {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Store").field("timing", &self.timing).finish_non_exhaustive()
+        f.debug_struct("Store")
+            .field("timing", &self.timing)
+            .finish_non_exhaustive()
     }
 }
 

@@ -56,8 +56,9 @@ impl BatchRecord {
     /// Reads a sort key of the batches' partition.
     pub(super) fn parse(sort: &str) -> Option<(BatchId, BatchRecord)> {
         let (batch, name) = sort.split_once('/')?;
-        let record =
-            [BatchRecord::Params, BatchRecord::Run, BatchRecord::Errors].into_iter().find(|record| record.name() == name)?;
+        let record = [BatchRecord::Params, BatchRecord::Run, BatchRecord::Errors]
+            .into_iter()
+            .find(|record| record.name() == name)?;
         Some((batch.parse().ok()?, record))
     }
 }
@@ -93,6 +94,15 @@ pub(super) fn work(tenant: &TenantId, batch: BatchId) -> String {
 
 pub(super) fn shard(tenant: &TenantId, batch: BatchId, shard: &ShardId) -> RecordKey {
     RecordKey::new(work(tenant, batch), format!("{SHARD}{shard}"))
+}
+
+/// A sort key after the shards of lower number and their children, and before this shard of the input.
+pub(super) fn before_shard(root: &ShardId) -> String {
+    match root.number.checked_sub(1) {
+        // Children go on with a dot, which is below the slash.
+        Some(number) => format!("{SHARD}{}/", ShardId::root(root.slot, number)),
+        None => format!("{SHARD}{:03}-", root.slot),
+    }
 }
 
 pub(super) fn backlog(tenant: &TenantId, batch: BatchId, slot: u16) -> RecordKey {
@@ -142,6 +152,8 @@ pub(super) fn outbox(tenant: &TenantId, batch: BatchId) -> RecordKey {
 /// Splits a partition of a tenant's data into the tenant, the class, and the rest.
 pub(super) fn parse_partition(partition: &str) -> Option<(TenantId, &str, Option<&str>)> {
     let (tenant, rest) = partition.split_once('/')?;
-    let (class, rest) = rest.split_once('/').map_or((rest, None), |(class, rest)| (class, Some(rest)));
+    let (class, rest) = rest
+        .split_once('/')
+        .map_or((rest, None), |(class, rest)| (class, Some(rest)));
     Some((TenantId::try_from(tenant.to_owned()).ok()?, class, rest))
 }

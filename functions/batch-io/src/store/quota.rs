@@ -15,9 +15,15 @@ pub(super) fn reserve(tenant: &TenantId, tokens: u64, limit: Option<u64>) -> Opt
     let condition = match limit {
         None => None,
         // A tenant with nothing waiting has no record, which the condition allows.
-        Some(limit) => Some(Condition::BelowOrAbsent(TOKENS.to_owned(), to_int(limit.checked_sub(tokens)?) + 1)),
+        Some(limit) => Some(Condition::BelowOrAbsent(
+            TOKENS.to_owned(),
+            to_int(limit.checked_sub(tokens)?) + 1,
+        )),
     };
-    Some(Action { condition, ..add(tenant, to_int(tokens)) })
+    Some(Action {
+        condition,
+        ..add(tenant, to_int(tokens))
+    })
 }
 
 /// Returns reserved tokens.
@@ -31,5 +37,9 @@ fn add(tenant: &TenantId, tokens: i64) -> Action {
         add: vec![(TOKENS.to_owned(), tokens)],
         ..Update::default()
     };
-    Action { key: paths::quota(tenant), kind: ActionKind::Update(change), condition: None }
+    Action {
+        key: paths::quota(tenant),
+        kind: ActionKind::Update(change),
+        condition: None,
+    }
 }

@@ -14,7 +14,8 @@ impl Store {
     ///
     /// [`IoError`].
     pub async fn settle_outbox(&self, tenant: &TenantId, batch: BatchId) -> Result<(), IoError> {
-        self.transact(vec![delete(paths::outbox(tenant, batch))]).await?;
+        self.transact(vec![delete(paths::outbox(tenant, batch))])
+            .await?;
         Ok(())
     }
 
@@ -25,16 +26,26 @@ impl Store {
     ///
     /// [`IoError`].
     pub async fn forget_shards(&self, tenant: &TenantId, batch: BatchId) -> Result<bool, IoError> {
-        let has_ended = self.load_run(tenant, batch).await?.is_none_or(|run| run.state.is_terminal());
+        let has_ended = self
+            .load_run(tenant, batch)
+            .await?
+            .is_none_or(|run| run.state.is_terminal());
         if has_ended {
             let items = self.query_all(&paths::work(tenant, batch), "").await?;
-            self.delete_all(items.into_iter().map(|(key, _)| key).collect()).await?;
+            self.delete_all(items.into_iter().map(|(key, _)| key).collect())
+                .await?;
         }
         Ok(has_ended)
     }
 
-    pub(super) async fn backlog_keys(&self, tenant: &TenantId, batch: BatchId) -> Result<Vec<RecordKey>, IoError> {
-        let items = self.query_all(&paths::work(tenant, batch), paths::BACKLOG).await?;
+    pub(super) async fn backlog_keys(
+        &self,
+        tenant: &TenantId,
+        batch: BatchId,
+    ) -> Result<Vec<RecordKey>, IoError> {
+        let items = self
+            .query_all(&paths::work(tenant, batch), paths::BACKLOG)
+            .await?;
         Ok(items.into_iter().map(|(key, _)| key).collect())
     }
 }

@@ -57,7 +57,10 @@ pub(super) struct ShardRecord {
 pub(super) fn shard_item(shard: &Shard, timing: &Timing) -> Item {
     let mut attrs = Attrs::of_record().int(FINISHED, 0).into_item().attrs;
     attrs.extend(shard_attrs(shard).into_vec());
-    Item { attrs, due: shard_due(shard, timing) }
+    Item {
+        attrs,
+        due: shard_due(shard, timing),
+    }
 }
 
 /// Writes all of a shard but the count of its results.
@@ -77,12 +80,20 @@ pub(super) fn shard_update(shard: &Shard, timing: &Timing) -> Update {
 
 pub(super) fn read_shard(key: &RecordKey, item: &Item) -> Result<ShardRecord, IoError> {
     let fields = Fields::of(key, item)?;
-    let id: Option<ShardId> = key.sort.strip_prefix(paths::SHARD).and_then(|name| name.parse().ok());
+    let id: Option<ShardId> = key
+        .sort
+        .strip_prefix(paths::SHARD)
+        .and_then(|name| name.parse().ok());
     let cut: Cut = fields.json(CUT)?;
     let state = match fields.text(STATE)? {
         PENDING => ShardState::Pending,
-        RELEASED => ShardState::Released { check_at: fields.moment(AT)? },
-        LEASED => ShardState::Leased { owner: fields.parsed::<WorkerId>(OWNER)?, until: fields.moment(AT)? },
+        RELEASED => ShardState::Released {
+            check_at: fields.moment(AT)?,
+        },
+        LEASED => ShardState::Leased {
+            owner: fields.parsed::<WorkerId>(OWNER)?,
+            until: fields.moment(AT)?,
+        },
         DONE => ShardState::Done,
         SPLIT => ShardState::Split,
         _ => return Err(fields.corrupt(STATE)),
@@ -100,13 +111,21 @@ pub(super) fn read_shard(key: &RecordKey, item: &Item) -> Result<ShardRecord, Io
         alone: cut.alone,
         segments: parse_segments(fields.text(SEGMENTS)?).ok_or_else(|| fields.corrupt(SEGMENTS))?,
     };
-    Ok(ShardRecord { shard, finished: fields.count(FINISHED)? })
+    Ok(ShardRecord {
+        shard,
+        finished: fields.count(FINISHED)?,
+    })
 }
 
 /// Nothing but the count of results differs from what was read.
 pub(super) fn is_unchanged(shard: &Shard) -> Condition {
     let at = state_moment(shard.state).map(|at| int_is(AT, at.0));
-    Condition::All([is_at_commit(shard), text_is(STATE, shard_word(shard.state))].into_iter().chain(at).collect())
+    Condition::All(
+        [is_at_commit(shard), text_is(STATE, shard_word(shard.state))]
+            .into_iter()
+            .chain(at)
+            .collect(),
+    )
 }
 
 /// The holder's epoch leases it, with the results that the holder knows. The moment is left out: after a
@@ -122,7 +141,10 @@ pub(super) fn is_pending() -> Condition {
 /// Releases a pending shard without reading it: all that a release changes.
 pub(super) fn release_update(state: ShardState, timing: &Timing) -> Update {
     Update {
-        set: Attrs::default().text(STATE, shard_word(state)).opt_moment(AT, state_moment(state)).into_vec(),
+        set: Attrs::default()
+            .text(STATE, shard_word(state))
+            .opt_moment(AT, state_moment(state))
+            .into_vec(),
         due: Some(state_due(state, timing)),
         ..Update::default()
     }
@@ -135,12 +157,18 @@ pub(super) fn backlog_item(backlog: &Backlog) -> Item {
         .int(SHARDS, i64::from(backlog.shards))
         .count(ESTIMATED_TOKENS, backlog.estimated_tokens)
         .int(DEADLINE, backlog.deadline.0);
-    Item { due: backlog_due(backlog), ..attrs.into_item() }
+    Item {
+        due: backlog_due(backlog),
+        ..attrs.into_item()
+    }
 }
 
 pub(super) fn read_backlog(key: &RecordKey, item: &Item) -> Result<Backlog, IoError> {
     let fields = Fields::of(key, item)?;
-    let slot = key.sort.strip_prefix(paths::BACKLOG).and_then(|slot| slot.parse().ok());
+    let slot = key
+        .sort
+        .strip_prefix(paths::BACKLOG)
+        .and_then(|slot| slot.parse().ok());
     Ok(Backlog {
         slot: slot.ok_or_else(|| fields.corrupt("sort key"))?,
         model: fields.text(MODEL)?.to_owned(),
@@ -152,7 +180,10 @@ pub(super) fn read_backlog(key: &RecordKey, item: &Item) -> Result<Backlog, IoEr
 }
 
 pub(super) fn backlog_due(backlog: &Backlog) -> Option<Due> {
-    (backlog.next < backlog.shards).then_some(Due { kind: WorkKind::Backlog, at: backlog.deadline })
+    (backlog.next < backlog.shards).then_some(Due {
+        kind: WorkKind::Backlog,
+        at: backlog.deadline,
+    })
 }
 
 fn is_at_commit(shard: &Shard) -> Condition {
@@ -173,7 +204,10 @@ fn shard_attrs(shard: &Shard) -> Attrs {
     };
     let owner = match shard.state {
         ShardState::Leased { owner, .. } => Some(owner.to_string()),
-        ShardState::Pending | ShardState::Released { .. } | ShardState::Done | ShardState::Split => None,
+        ShardState::Pending
+        | ShardState::Released { .. }
+        | ShardState::Done
+        | ShardState::Split => None,
     };
     Attrs::default()
         .json(CUT, &cut)
@@ -214,18 +248,32 @@ fn state_due(state: ShardState, timing: &Timing) -> Option<Due> {
         ShardState::Leased { until, .. } => until.plus_ms(timing.takeover_ms),
         ShardState::Pending | ShardState::Done | ShardState::Split => return None,
     };
-    Some(Due { kind: WorkKind::Shard, at })
+    Some(Due {
+        kind: WorkKind::Shard,
+        at,
+    })
 }
 
 /// `1-0,1-1,2-0`: a third of the same in JSON.
 fn segments_text(segments: &[SegmentRef]) -> String {
-    segments.iter().map(SegmentRef::to_string).collect::<Vec<_>>().join(",")
+    segments
+        .iter()
+        .map(SegmentRef::to_string)
+        .collect::<Vec<_>>()
+        .join(",")
 }
 
 fn parse_segments(text: &str) -> Option<Vec<SegmentRef>> {
     let parse = |part: &str| {
         let (epoch, number) = part.split_once('-')?;
-        Some(SegmentRef { epoch: epoch.parse().ok()?, number: number.parse().ok()? })
+        Some(SegmentRef {
+            epoch: epoch.parse().ok()?,
+            number: number.parse().ok()?,
+        })
     };
-    if text.is_empty() { Some(Vec::new()) } else { text.split(',').map(parse).collect() }
+    if text.is_empty() {
+        Some(Vec::new())
+    } else {
+        text.split(',').map(parse).collect()
+    }
 }

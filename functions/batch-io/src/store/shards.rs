@@ -60,17 +60,31 @@ impl Store {
     /// # Errors
     ///
     /// [`IoError`].
-    pub async fn put_shards(&self, tenant: &TenantId, batch: BatchId, shards: &[Shard]) -> Result<(), IoError> {
+    pub async fn put_shards(
+        &self,
+        tenant: &TenantId,
+        batch: BatchId,
+        shards: &[Shard],
+    ) -> Result<(), IoError> {
         for chunk in shards.chunks(TRANSACTION_ACTIONS_MAX) {
             let mut left: Vec<&Shard> = chunk.iter().collect();
             while !left.is_empty() {
-                let put = |shard: &&Shard| put_new(paths::shard(tenant, batch, &shard.id), shard_item(shard, &self.timing));
+                let put = |shard: &&Shard| {
+                    put_new(
+                        paths::shard(tenant, batch, &shard.id),
+                        shard_item(shard, &self.timing),
+                    )
+                };
                 match self.transact(left.iter().map(put).collect()).await? {
                     Written::Yes => break,
                     // Those that are there were put by an earlier try. Each round drops at least one.
                     Written::No(there) => {
                         let mut position = 0..;
-                        left.retain(|_| position.next().is_some_and(|position| !there.contains(&position)));
+                        left.retain(|_| {
+                            position
+                                .next()
+                                .is_some_and(|position| !there.contains(&position))
+                        });
                     }
                 }
             }
@@ -83,8 +97,16 @@ impl Store {
     /// # Errors
     ///
     /// [`IoError`].
-    pub async fn load_shard(&self, tenant: &TenantId, batch: BatchId, shard: &ShardId) -> Result<Option<Shard>, IoError> {
-        Ok(self.load_shard_record(tenant, batch, shard).await?.map(|record| record.shard))
+    pub async fn load_shard(
+        &self,
+        tenant: &TenantId,
+        batch: BatchId,
+        shard: &ShardId,
+    ) -> Result<Option<Shard>, IoError> {
+        Ok(self
+            .load_shard_record(tenant, batch, shard)
+            .await?
+            .map(|record| record.shard))
     }
 
     /// Lists all shards of a batch, by id.
@@ -92,9 +114,18 @@ impl Store {
     /// # Errors
     ///
     /// [`IoError`].
-    pub async fn list_shards(&self, tenant: &TenantId, batch: BatchId) -> Result<Vec<Shard>, IoError> {
-        let items = self.query_all(&paths::work(tenant, batch), paths::SHARD).await?;
-        items.iter().map(|(key, item)| Ok(read_shard(key, item)?.shard)).collect()
+    pub async fn list_shards(
+        &self,
+        tenant: &TenantId,
+        batch: BatchId,
+    ) -> Result<Vec<Shard>, IoError> {
+        let items = self
+            .query_all(&paths::work(tenant, batch), paths::SHARD)
+            .await?;
+        items
+            .iter()
+            .map(|(key, item)| Ok(read_shard(key, item)?.shard))
+            .collect()
     }
 
     /// Claims a shard for a worker.
@@ -110,11 +141,20 @@ impl Store {
         owner: WorkerId,
         now: UnixMs,
     ) -> Result<ShardClaim, IoError> {
-        let Some(params) = self.load_params(tenant, batch).await? else { return Ok(ShardClaim::Stopped) };
+        let Some(params) = self.load_params(tenant, batch).await? else {
+            return Ok(ShardClaim::Stopped);
+        };
         for _ in 0..UPDATE_TRIES_MAX {
-            let run = self.load_run(tenant, batch).await?.filter(|run| !is_stopped(run.state));
-            let Some(run) = run else { return Ok(ShardClaim::Stopped) };
-            let Some(read) = self.load_shard(tenant, batch, shard).await? else { return Ok(ShardClaim::Finished) };
+            let run = self
+                .load_run(tenant, batch)
+                .await?
+                .filter(|run| !is_stopped(run.state));
+            let Some(run) = run else {
+                return Ok(ShardClaim::Stopped);
+            };
+            let Some(read) = self.load_shard(tenant, batch, shard).await? else {
+                return Ok(ShardClaim::Finished);
+            };
             let next = match lease::claim(&read, owner, now, &self.timing) {
                 Claim::Granted(next) => next,
                 Claim::Finished | Claim::NotYet => return Ok(ShardClaim::Finished),
@@ -122,8 +162,15 @@ impl Store {
             };
             // That the batch is in progress is not a condition of the write: it can be stopped a moment later
             // in any case, and then the worker's control poll and the seal stop the shard.
-            if self.act(self.replace_shard(tenant, batch, &read, &next)).await? {
-                return Ok(ShardClaim::Granted { shard: next, params: Box::new(params), run: Box::new(run) });
+            if self
+                .act(self.replace_shard(tenant, batch, &read, &next))
+                .await?
+            {
+                return Ok(ShardClaim::Granted {
+                    shard: next,
+                    params: Box::new(params),
+                    run: Box::new(run),
+                });
             }
         }
         Err(contended("claim shard", shard))
@@ -135,17 +182,33 @@ impl Store {
     /// # Errors
     ///
     /// [`IoError`].
-    pub async fn hand_back(&self, tenant: &TenantId, batch: BatchId, held: &Shard, now: UnixMs) -> Result<bool, IoError> {
-        let Ok(next) = lease::hand_back(held, held.epoch, now, &self.timing) else { return Ok(false) };
+    pub async fn hand_back(
+        &self,
+        tenant: &TenantId,
+        batch: BatchId,
+        held: &Shard,
+        now: UnixMs,
+    ) -> Result<bool, IoError> {
+        let Ok(next) = lease::hand_back(held, held.epoch, now, &self.timing) else {
+            return Ok(false);
+        };
         for _ in 0..UPDATE_TRIES_MAX {
-            let Some(read) = self.load_shard(tenant, batch, &held.id).await? else { return Ok(false) };
-            let is_repeated = read.epoch == next.epoch && matches!(read.state, ShardState::Released { .. });
+            let Some(read) = self.load_shard(tenant, batch, &held.id).await? else {
+                return Ok(false);
+            };
+            let is_repeated =
+                read.epoch == next.epoch && matches!(read.state, ShardState::Released { .. });
             if is_repeated {
                 return Ok(true);
             }
             // What the record says now: a commit whose reply got lost may have added a segment.
-            let Ok(next) = lease::hand_back(&read, held.epoch, now, &self.timing) else { return Ok(false) };
-            if self.act(self.replace_shard(tenant, batch, &read, &next)).await? {
+            let Ok(next) = lease::hand_back(&read, held.epoch, now, &self.timing) else {
+                return Ok(false);
+            };
+            if self
+                .act(self.replace_shard(tenant, batch, &read, &next))
+                .await?
+            {
                 return Ok(true);
             }
         }
@@ -165,16 +228,25 @@ impl Store {
         now: UnixMs,
     ) -> Result<Lapsed, IoError> {
         for _ in 0..UPDATE_TRIES_MAX {
-            let Some(read) = self.load_shard(tenant, batch, shard).await? else { return Ok(Lapsed::Nothing) };
-            let is_stopped = self.load_run(tenant, batch).await?.is_none_or(|run| is_stopped(run.state));
+            let Some(read) = self.load_shard(tenant, batch, shard).await? else {
+                return Ok(Lapsed::Nothing);
+            };
+            let is_stopped = self
+                .load_run(tenant, batch)
+                .await?
+                .is_none_or(|run| is_stopped(run.state));
             let (action, lapsed) = match lapse(&read, now, self) {
                 Lapsed::Nothing => return Ok(Lapsed::Nothing),
                 // Only its entry in the index goes: a worker may still commit what it has until the seal.
                 _ if is_stopped => (unlist(tenant, batch, &read), Lapsed::Stopped),
-                Lapsed::Released(next) => {
-                    (self.replace_shard(tenant, batch, &read, &next), Lapsed::Released(next))
-                }
-                Lapsed::GiveUp(next) => (self.replace_shard(tenant, batch, &read, &next), Lapsed::GiveUp(next)),
+                Lapsed::Released(next) => (
+                    self.replace_shard(tenant, batch, &read, &next),
+                    Lapsed::Released(next),
+                ),
+                Lapsed::GiveUp(next) => (
+                    self.replace_shard(tenant, batch, &read, &next),
+                    Lapsed::GiveUp(next),
+                ),
                 decided @ (Lapsed::MustSplit(_) | Lapsed::Stopped) => return Ok(decided),
             };
             if self.act(action).await? {
@@ -192,12 +264,25 @@ impl Store {
     /// [`IoError`]. Some may have ended.
     pub async fn end_leases_of(&self, worker: WorkerId, now: UnixMs) -> Result<u64, IoError> {
         let mut ended = 0;
-        for ReleasedShard { tenant, batch, shard } in self.list_leased().await? {
-            let ShardState::Leased { owner, until } = shard.state else { continue };
+        for ReleasedShard {
+            tenant,
+            batch,
+            shard,
+        } in self.list_leased().await?
+        {
+            let ShardState::Leased { owner, until } = shard.state else {
+                continue;
+            };
             let past = now.plus_ms(-self.timing.takeover_ms);
             if owner == worker && past < until {
-                let next = Shard { state: ShardState::Leased { owner, until: past }, ..shard.clone() };
-                ended += u64::from(self.act(self.replace_shard(&tenant, batch, &shard, &next)).await?);
+                let next = Shard {
+                    state: ShardState::Leased { owner, until: past },
+                    ..shard.clone()
+                };
+                ended += u64::from(
+                    self.act(self.replace_shard(&tenant, batch, &shard, &next))
+                        .await?,
+                );
             }
         }
         Ok(ended)
@@ -210,11 +295,25 @@ impl Store {
         shard: &ShardId,
     ) -> Result<Option<ShardRecord>, IoError> {
         let key = paths::shard(tenant, batch, shard);
-        self.records.get(&key).await?.map(|item| read_shard(&key, &item)).transpose()
+        self.records
+            .get(&key)
+            .await?
+            .map(|item| read_shard(&key, &item))
+            .transpose()
     }
 
-    fn replace_shard(&self, tenant: &TenantId, batch: BatchId, read: &Shard, next: &Shard) -> Action {
-        update(paths::shard(tenant, batch, &read.id), shard_update(next, &self.timing), is_unchanged(read))
+    fn replace_shard(
+        &self,
+        tenant: &TenantId,
+        batch: BatchId,
+        read: &Shard,
+        next: &Shard,
+    ) -> Action {
+        update(
+            paths::shard(tenant, batch, &read.id),
+            shard_update(next, &self.timing),
+            is_unchanged(read),
+        )
     }
 }
 
@@ -231,18 +330,51 @@ fn lapse(shard: &Shard, now: UnixMs, store: &Store) -> Lapsed {
         if now < check_at {
             return Lapsed::Nothing;
         }
-        let state = ShardState::Released { check_at: now.plus_ms(store.timing.message_lost_ms) };
-        return Lapsed::Released(Shard { state, ..shard.clone() });
+        let state = ShardState::Released {
+            check_at: now.plus_ms(store.timing.message_lost_ms),
+        };
+        return Lapsed::Released(Shard {
+            state,
+            ..shard.clone()
+        });
     }
     match lease::lapse(shard, false, now, &store.timing) {
         Lapse::NotHeld | Lapse::StillHeld { .. } => Lapsed::Nothing,
         Lapse::Release { next, .. } => Lapsed::Released(next),
         Lapse::Split => Lapsed::MustSplit(shard.clone()),
-        Lapse::GiveUp(next) => Lapsed::GiveUp(next),
+        Lapse::GiveUp { .. } => Lapsed::GiveUp(take_over(shard, now, store)),
+    }
+}
+
+/// Holds a lapsed shard under a new epoch for the caller, so that the error line of its line is committed
+/// like any result. The dead holder stays its owner: nobody else asks for it before the lease ends.
+fn take_over(shard: &Shard, now: UnixMs, store: &Store) -> Shard {
+    let state = match shard.state {
+        ShardState::Leased { owner, .. } => ShardState::Leased {
+            owner,
+            until: now.plus_ms(store.timing.lease_ms),
+        },
+        other @ (ShardState::Pending
+        | ShardState::Released { .. }
+        | ShardState::Done
+        | ShardState::Split) => other,
+    };
+    Shard {
+        state,
+        epoch: shard.epoch + 1,
+        losses: shard.losses.saturating_add(1),
+        ..shard.clone()
     }
 }
 
 fn unlist(tenant: &TenantId, batch: BatchId, shard: &Shard) -> Action {
-    let change = Update { due: Some(None), ..Update::default() };
-    update(paths::shard(tenant, batch, &shard.id), change, is_unchanged(shard))
+    let change = Update {
+        due: Some(None),
+        ..Update::default()
+    };
+    update(
+        paths::shard(tenant, batch, &shard.id),
+        change,
+        is_unchanged(shard),
+    )
 }

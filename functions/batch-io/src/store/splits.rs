@@ -6,12 +6,12 @@ use batch_core::limits::UPDATE_TRIES_MAX;
 use batch_core::shard::{Shard, ShardState};
 use batch_core::time::UnixMs;
 
+use super::Store;
 use super::actions::{Written, contended, put_new, update};
 use super::batch_form::{SHARDS_TOTAL, is_open};
 use super::commits::{CommitDelta, add_to_run, has_room};
 use super::paths::{self, BatchRecord};
 use super::shard_form::{FINISHED, is_unchanged, shard_item, shard_update};
-use super::Store;
 use crate::port::{Action, Attr, Condition, Update};
 use crate::{IoError, IoKind};
 
@@ -48,18 +48,47 @@ impl Store {
         let (actions, split) = match lease::split(shard, unfinished, now, &self.timing) {
             Split::Done(next) => {
                 let condition = Condition::All(vec![is_unchanged(shard), has_room(shard, 0, true)]);
-                let done = update(paths::shard(tenant, batch, &shard.id), shard_update(&next, &self.timing), condition);
-                (vec![done, add_to_run(tenant, batch, CommitDelta::default(), true, now)], SplitShard::Completed)
+                let done = update(
+                    paths::shard(tenant, batch, &shard.id),
+                    shard_update(&next, &self.timing),
+                    condition,
+                );
+                (
+                    vec![
+                        done,
+                        add_to_run(tenant, batch, CommitDelta::default(), true, now),
+                    ],
+                    SplitShard::Completed,
+                )
             }
-            Split::Alone(next) => (vec![self.leave_alone(tenant, batch, shard, &next)], SplitShard::Split(vec![next])),
+            Split::Alone(next) => (
+                vec![self.leave_alone(tenant, batch, shard, &next)],
+                SplitShard::Split(vec![next]),
+            ),
             Split::Halves { parent, children } => {
                 let change = shard_update(&parent, &self.timing);
-                let mut actions = vec![update(paths::shard(tenant, batch, &shard.id), change, is_unchanged(shard))];
-                let put = |child: &Shard| put_new(paths::shard(tenant, batch, &child.id), shard_item(child, &self.timing));
+                let mut actions = vec![update(
+                    paths::shard(tenant, batch, &shard.id),
+                    change,
+                    is_unchanged(shard),
+                )];
+                let put = |child: &Shard| {
+                    put_new(
+                        paths::shard(tenant, batch, &child.id),
+                        shard_item(child, &self.timing),
+                    )
+                };
                 actions.extend(children.iter().map(put));
                 // The parent will not be done any more, and the two children will: one more in all.
-                let change = Update { add: vec![(SHARDS_TOTAL.to_owned(), 1)], ..Update::default() };
-                actions.push(update(BatchRecord::Run.key(tenant, batch), change, is_open()));
+                let change = Update {
+                    add: vec![(SHARDS_TOTAL.to_owned(), 1)],
+                    ..Update::default()
+                };
+                actions.push(update(
+                    BatchRecord::Run.key(tenant, batch),
+                    change,
+                    is_open(),
+                ));
                 (actions, SplitShard::Split(children.to_vec()))
             }
         };
@@ -67,10 +96,20 @@ impl Store {
     }
 
     /// The shard keeps its segments, and from now on counts only the line that is left.
-    fn leave_alone(&self, tenant: &TenantId, batch: BatchId, shard: &Shard, next: &Shard) -> Action {
+    fn leave_alone(
+        &self,
+        tenant: &TenantId,
+        batch: BatchId,
+        shard: &Shard,
+        next: &Shard,
+    ) -> Action {
         let mut change = shard_update(next, &self.timing);
         change.set.push((FINISHED.to_owned(), Attr::Int(0)));
-        update(paths::shard(tenant, batch, &shard.id), change, is_unchanged(shard))
+        update(
+            paths::shard(tenant, batch, &shard.id),
+            change,
+            is_unchanged(shard),
+        )
     }
 
     async fn write_split(
@@ -91,15 +130,25 @@ impl Store {
             if record.shard.epoch == shard.epoch + 1 && is_written(&record.shard, &split) {
                 return Ok(split);
             }
-            if !self.load_run(tenant, batch).await?.is_some_and(|run| run.state.is_open()) {
+            if !self
+                .load_run(tenant, batch)
+                .await?
+                .is_some_and(|run| run.state.is_open())
+            {
                 return Ok(SplitShard::Closed);
             }
             if record.shard != *shard {
                 return Ok(SplitShard::Changed);
             }
             if split == SplitShard::Completed && record.finished < u64::from(shard.lines) {
-                let why = format!("its segments hold {} lines, its commits {}", shard.lines, record.finished);
-                return Err(IoError::new("split shard", shard.id.to_string(), IoKind::TooLarge).because(why));
+                let why = format!(
+                    "its segments hold {} lines, its commits {}",
+                    shard.lines, record.finished
+                );
+                return Err(
+                    IoError::new("split shard", shard.id.to_string(), IoKind::TooLarge)
+                        .because(why),
+                );
             }
         }
         Err(contended("split shard", &shard.id))

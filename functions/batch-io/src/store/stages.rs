@@ -3,13 +3,16 @@
 use batch_core::batch::{BatchParams, BatchRun, FileDigest, LineCounts, Manifest, StageLease};
 use batch_core::id::{BatchId, TenantId};
 use batch_core::lifecycle::{Event, State};
-use batch_core::limits::{BACKLOGS_WITH_PUBLICATION_MAX, TRANSACTION_ACTIONS_MAX, UPDATE_TRIES_MAX};
+use batch_core::limits::{
+    BACKLOGS_WITH_PUBLICATION_MAX, TRANSACTION_ACTIONS_MAX, UPDATE_TRIES_MAX,
+};
 use batch_core::shard::Backlog;
 use batch_core::time::UnixMs;
 
 use super::actions::{Written, contended, put, update};
 use super::batch_form::{
-    ESTIMATED_TOKENS, MANIFEST, MODELS, RunRecord, SHARDS_TOTAL, STAGE_EPOCH, STAGE_UNTIL, TOTAL, WINDOWS, batch_due,
+    ESTIMATED_TOKENS, MANIFEST, MODELS, RunRecord, SHARDS_TOTAL, STAGE_EPOCH, STAGE_UNTIL, TOTAL,
+    WINDOWS, batch_due,
 };
 use super::batches::{is_same_step, step_run};
 use super::fields::Attrs;
@@ -64,7 +67,7 @@ pub struct Publication {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Published {
     /// The batch is in progress: dispatch.
-    Done(BatchRun),
+    Done(Box<BatchRun>),
     /// The lease is lost, or the batch no longer validating. Nothing was written.
     Fenced,
     /// The tenant would have more tokens waiting than allowed: reject it as `token_limit_exceeded`.
@@ -87,17 +90,32 @@ impl Store {
         stage: Stage,
         now: UnixMs,
     ) -> Result<Option<Claimed>, IoError> {
-        let Some(params) = self.load_params(tenant, batch).await? else { return Ok(None) };
+        let Some(params) = self.load_params(tenant, batch).await? else {
+            return Ok(None);
+        };
         for _ in 0..UPDATE_TRIES_MAX {
-            let Some(RunRecord { run, .. }) = self.load_run_record(tenant, batch).await? else { return Ok(None) };
-            if !stage.works_on(run.state) || now < run.stage.until.plus_ms(self.timing.takeover_ms) {
+            let Some(RunRecord { run, .. }) = self.load_run_record(tenant, batch).await? else {
+                return Ok(None);
+            };
+            if !stage.works_on(run.state) || now < run.stage.until.plus_ms(self.timing.takeover_ms)
+            {
                 return Ok(None);
             }
             let epoch = run.stage.epoch + 1;
-            let lease = StageLease { epoch, until: now.plus_ms(self.timing.lease_ms) };
-            let next = BatchRun { stage: lease, ..run.clone() };
+            let lease = StageLease {
+                epoch,
+                until: now.plus_ms(self.timing.lease_ms),
+            };
+            let next = BatchRun {
+                stage: lease,
+                ..run.clone()
+            };
             if self.act(self.lease_stage(&params, &run, &next)).await? {
-                return Ok(Some(Claimed { params, run: next, epoch }));
+                return Ok(Some(Claimed {
+                    params,
+                    run: next,
+                    epoch,
+                }));
             }
         }
         Err(contended("claim stage", batch))
@@ -116,14 +134,24 @@ impl Store {
         epoch: u64,
         now: UnixMs,
     ) -> Result<bool, IoError> {
-        let Some(params) = self.load_params(tenant, batch).await? else { return Ok(false) };
+        let Some(params) = self.load_params(tenant, batch).await? else {
+            return Ok(false);
+        };
         for _ in 0..UPDATE_TRIES_MAX {
-            let Some(RunRecord { run, .. }) = self.load_run_record(tenant, batch).await? else { return Ok(false) };
+            let Some(RunRecord { run, .. }) = self.load_run_record(tenant, batch).await? else {
+                return Ok(false);
+            };
             if !stage.works_on(run.state) || run.stage.epoch != epoch {
                 return Ok(false);
             }
-            let lease = StageLease { epoch, until: now.plus_ms(self.timing.lease_ms) };
-            let next = BatchRun { stage: lease, ..run.clone() };
+            let lease = StageLease {
+                epoch,
+                until: now.plus_ms(self.timing.lease_ms),
+            };
+            let next = BatchRun {
+                stage: lease,
+                ..run.clone()
+            };
             if self.act(self.lease_stage(&params, &run, &next)).await? {
                 return Ok(true);
             }
@@ -145,29 +173,42 @@ impl Store {
         publication: Publication,
         now: UnixMs,
     ) -> Result<Published, IoError> {
-        let Some(params) = self.load_params(tenant, batch).await? else { return Ok(Published::Fenced) };
-        let event = Event::Published { total: publication.total, shards_total: publication.shards_total };
+        let Some(params) = self.load_params(tenant, batch).await? else {
+            return Ok(Published::Fenced);
+        };
+        let event = Event::Published {
+            total: publication.total,
+            shards_total: publication.shards_total,
+        };
         for _ in 0..UPDATE_TRIES_MAX {
-            let Some(before) = self.load_run_record(tenant, batch).await? else { return Ok(Published::Fenced) };
+            let Some(before) = self.load_run_record(tenant, batch).await? else {
+                return Ok(Published::Fenced);
+            };
             if before.run.stage.epoch != epoch {
                 return Ok(Published::Fenced);
             }
             if before.run.moments.in_progress_at.is_some() {
-                return Ok(Published::Done(before.run));
+                return Ok(Published::Done(Box::new(before.run)));
             }
             let Ok(step) = before.run.state.on(event, now, self.timing.seal_grace_ms) else {
                 return Ok(Published::Fenced);
             };
-            let Some(reservation) = quota::reserve(tenant, publication.estimated_tokens, publication.enqueued_tokens_max)
-            else {
+            let Some(reservation) = quota::reserve(
+                tenant,
+                publication.estimated_tokens,
+                publication.enqueued_tokens_max,
+            ) else {
                 return Ok(over_limit(&publication));
             };
             let next = published_run(step_run(&before.run, &step, now), &publication);
-            let mut actions = vec![reservation, self.replace_run(&params, &before, &next, published_fields(&next))];
+            let mut actions = vec![
+                reservation,
+                self.replace_run(&params, &before, &next, published_fields(&next)),
+            ];
             actions.extend(self.actions_beside(&params, &before, &next, now).await?);
             actions.extend(self.put_backlogs(tenant, batch, &publication).await?);
             match self.transact(actions).await? {
-                Written::Yes => return Ok(Published::Done(next)),
+                Written::Yes => return Ok(Published::Done(Box::new(next))),
                 // The others held: it is the tokens, not a lost lease.
                 Written::No(positions) if positions == [0] => return Ok(over_limit(&publication)),
                 Written::No(_) => {}
@@ -178,11 +219,18 @@ impl Store {
 
     fn lease_stage(&self, params: &BatchParams, run: &BatchRun, next: &BatchRun) -> Action {
         let change = Update {
-            set: Attrs::default().count(STAGE_EPOCH, next.stage.epoch).int(STAGE_UNTIL, next.stage.until.0).into_vec(),
+            set: Attrs::default()
+                .count(STAGE_EPOCH, next.stage.epoch)
+                .int(STAGE_UNTIL, next.stage.until.0)
+                .into_vec(),
             due: Some(batch_due(next, params, &self.timing)),
             ..Update::default()
         };
-        update(BatchRecord::Run.key(&params.tenant, params.id), change, is_same_step(run))
+        update(
+            BatchRecord::Run.key(&params.tenant, params.id),
+            change,
+            is_same_step(run),
+        )
     }
 
     /// Writes the backlogs that do not fit beside the publication, and returns the others.
@@ -196,8 +244,14 @@ impl Store {
         publication: &Publication,
     ) -> Result<Vec<Action>, IoError> {
         let puts = publication.backlogs.iter();
-        let mut actions: Vec<Action> =
-            puts.map(|backlog| put(paths::backlog(tenant, batch, backlog.slot), backlog_item(backlog))).collect();
+        let mut actions: Vec<Action> = puts
+            .map(|backlog| {
+                put(
+                    paths::backlog(tenant, batch, backlog.slot),
+                    backlog_item(backlog),
+                )
+            })
+            .collect();
         let before = actions.split_off(actions.len().min(BACKLOGS_WITH_PUBLICATION_MAX));
         for chunk in before.chunks(TRANSACTION_ACTIONS_MAX) {
             self.transact(chunk.to_vec()).await?;
@@ -216,17 +270,26 @@ impl Stage {
 }
 
 fn over_limit(publication: &Publication) -> Published {
-    Published::OverTokenLimit { limit: publication.enqueued_tokens_max.unwrap_or(u64::MAX) }
+    Published::OverTokenLimit {
+        limit: publication.enqueued_tokens_max.unwrap_or(u64::MAX),
+    }
 }
 
 fn published_run(run: BatchRun, publication: &Publication) -> BatchRun {
     BatchRun {
         models: publication.models.clone(),
-        counts: LineCounts { total: publication.total, ..run.counts },
+        counts: LineCounts {
+            total: publication.total,
+            ..run.counts
+        },
         shards_total: publication.shards_total,
         windows: publication.windows,
         estimated_tokens: publication.estimated_tokens,
-        manifest: Some(Manifest { input: publication.input.clone(), output: None, error: None }),
+        manifest: Some(Manifest {
+            input: publication.input.clone(),
+            output: None,
+            error: None,
+        }),
         ..run
     }
 }
@@ -239,5 +302,8 @@ fn published_fields(run: &BatchRun) -> Update {
         .count(WINDOWS, u64::from(run.windows))
         .count(ESTIMATED_TOKENS, run.estimated_tokens)
         .json(MANIFEST, &run.manifest);
-    Update { set: attrs.into_vec(), ..Update::default() }
+    Update {
+        set: attrs.into_vec(),
+        ..Update::default()
+    }
 }

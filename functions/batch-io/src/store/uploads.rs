@@ -33,8 +33,18 @@ impl Store {
             return Ok(());
         }
         let stored = self.load_upload(&upload.tenant, upload.id).await?;
-        let repeated = stored.is_some_and(|stored| stored.created_at == upload.created_at && stored.bytes == upload.bytes);
-        if repeated { Ok(()) } else { Err(IoError::new("create upload", upload.id.to_string(), IoKind::Conflict)) }
+        let repeated = stored.is_some_and(|stored| {
+            stored.created_at == upload.created_at && stored.bytes == upload.bytes
+        });
+        if repeated {
+            Ok(())
+        } else {
+            Err(IoError::new(
+                "create upload",
+                upload.id.to_string(),
+                IoKind::Conflict,
+            ))
+        }
     }
 
     /// Loads an upload, also one whose time is over.
@@ -42,9 +52,17 @@ impl Store {
     /// # Errors
     ///
     /// [`IoError`].
-    pub async fn load_upload(&self, tenant: &TenantId, upload: UploadId) -> Result<Option<Upload>, IoError> {
+    pub async fn load_upload(
+        &self,
+        tenant: &TenantId,
+        upload: UploadId,
+    ) -> Result<Option<Upload>, IoError> {
         let key = paths::upload(tenant, upload);
-        self.records.get(&key).await?.map(|item| read_upload(&key, &item)).transpose()
+        self.records
+            .get(&key)
+            .await?
+            .map(|item| read_upload(&key, &item))
+            .transpose()
     }
 
     /// Adds a part to a pending upload, and returns whether it was pending. Repeating it is fine.
@@ -68,9 +86,18 @@ impl Store {
     /// # Errors
     ///
     /// [`IoError`].
-    pub async fn list_parts(&self, tenant: &TenantId, upload: UploadId) -> Result<Vec<UploadPart>, IoError> {
-        let items = self.query_all(&paths::parts(tenant, upload), paths::PART).await?;
-        items.iter().map(|(key, item)| Fields::of(key, item)?.json(PART)).collect()
+    pub async fn list_parts(
+        &self,
+        tenant: &TenantId,
+        upload: UploadId,
+    ) -> Result<Vec<UploadPart>, IoError> {
+        let items = self
+            .query_all(&paths::parts(tenant, upload), paths::PART)
+            .await?;
+        items
+            .iter()
+            .map(|(key, item)| Fields::of(key, item)?.json(PART))
+            .collect()
     }
 
     /// Makes a pending upload this file, in one transaction with the file's record, and returns whether it
@@ -81,7 +108,10 @@ impl Store {
     /// [`IoError`].
     pub async fn complete_upload(&self, upload: &Upload, file: &File) -> Result<bool, IoError> {
         let completed = Update {
-            set: Attrs::default().text(STATUS, COMPLETED).text(FILE, file.id.to_string()).into_vec(),
+            set: Attrs::default()
+                .text(STATUS, COMPLETED)
+                .text(FILE, file.id.to_string())
+                .into_vec(),
             ..Update::default()
         };
         let key = paths::upload(&upload.tenant, upload.id);
@@ -101,7 +131,12 @@ impl Store {
     /// # Errors
     ///
     /// [`IoError`].
-    pub async fn cancel_upload(&self, tenant: &TenantId, upload: UploadId, now: UnixMs) -> Result<bool, IoError> {
+    pub async fn cancel_upload(
+        &self,
+        tenant: &TenantId,
+        upload: UploadId,
+        now: UnixMs,
+    ) -> Result<bool, IoError> {
         if self.act(cancel(tenant, upload, now)).await? {
             return Ok(true);
         }
@@ -115,8 +150,15 @@ impl Store {
     /// # Errors
     ///
     /// [`IoError`].
-    pub async fn collect_upload(&self, tenant: &TenantId, upload: UploadId, now: UnixMs) -> Result<bool, IoError> {
-        let Some(stored) = self.load_upload(tenant, upload).await? else { return Ok(false) };
+    pub async fn collect_upload(
+        &self,
+        tenant: &TenantId,
+        upload: UploadId,
+        now: UnixMs,
+    ) -> Result<bool, IoError> {
+        let Some(stored) = self.load_upload(tenant, upload).await? else {
+            return Ok(false);
+        };
         match stored.status {
             UploadStatus::Cancelled => Ok(true),
             UploadStatus::Completed(_) => Ok(stored.expires_at <= now),
@@ -132,9 +174,13 @@ impl Store {
     /// [`IoError`].
     pub async fn forget_upload(&self, tenant: &TenantId, upload: UploadId) -> Result<(), IoError> {
         // The upload goes last: while it is there, the index leads back to parts that are left.
-        let parts = self.query_all(&paths::parts(tenant, upload), paths::PART).await?;
-        self.delete_all(parts.into_iter().map(|(key, _)| key).collect()).await?;
-        self.transact(vec![delete(paths::upload(tenant, upload))]).await?;
+        let parts = self
+            .query_all(&paths::parts(tenant, upload), paths::PART)
+            .await?;
+        self.delete_all(parts.into_iter().map(|(key, _)| key).collect())
+            .await?;
+        self.transact(vec![delete(paths::upload(tenant, upload))])
+            .await?;
         Ok(())
     }
 }
@@ -145,11 +191,18 @@ fn cancel(tenant: &TenantId, upload: UploadId, now: UnixMs) -> Action {
         due: Some(Some(retention(now))),
         ..Update::default()
     };
-    update(paths::upload(tenant, upload), cancelled, text_is(STATUS, PENDING))
+    update(
+        paths::upload(tenant, upload),
+        cancelled,
+        text_is(STATUS, PENDING),
+    )
 }
 
 fn retention(at: UnixMs) -> Due {
-    Due { kind: WorkKind::Retention, at }
+    Due {
+        kind: WorkKind::Retention,
+        at,
+    }
 }
 
 /// The status is an attribute of its own; the one inside the JSON is only that at creation.
@@ -159,8 +212,14 @@ fn upload_item(upload: &Upload) -> Item {
         UploadStatus::Completed(file) => (COMPLETED, Some(file.to_string())),
         UploadStatus::Cancelled => (CANCELLED, None),
     };
-    let attrs = Attrs::of_record().json(UPLOAD, upload).text(STATUS, status).opt_text(FILE, file);
-    Item { due: Some(retention(upload.expires_at)), ..attrs.into_item() }
+    let attrs = Attrs::of_record()
+        .json(UPLOAD, upload)
+        .text(STATUS, status)
+        .opt_text(FILE, file);
+    Item {
+        due: Some(retention(upload.expires_at)),
+        ..attrs.into_item()
+    }
 }
 
 fn read_upload(key: &RecordKey, item: &Item) -> Result<Upload, IoError> {
@@ -171,5 +230,8 @@ fn read_upload(key: &RecordKey, item: &Item) -> Result<Upload, IoError> {
         CANCELLED => UploadStatus::Cancelled,
         _ => return Err(fields.corrupt(STATUS)),
     };
-    Ok(Upload { status, ..fields.json(UPLOAD)? })
+    Ok(Upload {
+        status,
+        ..fields.json(UPLOAD)?
+    })
 }

@@ -1,6 +1,8 @@
 //! The two ends of a batch that a stage writes: rejected, and finished. Each is one transaction.
 
-use batch_core::batch::{BatchParams, BatchRun, Endpoint, LineCounts, Manifest, TokenCounts, ValidationError};
+use batch_core::batch::{
+    BatchParams, BatchRun, Endpoint, LineCounts, Manifest, TokenCounts, ValidationError,
+};
 use batch_core::file::File;
 use batch_core::id::{BatchId, TenantId};
 use batch_core::lifecycle::{Event, State, Terminal};
@@ -35,7 +37,7 @@ pub struct Finish {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Finished {
     /// The batch has ended: notify.
-    Done(BatchRun),
+    Done(Box<BatchRun>),
     /// The lease is lost, or the batch not sealed. Nothing was written.
     Fenced,
 }
@@ -55,16 +57,24 @@ impl Store {
         errors: Vec<ValidationError>,
         now: UnixMs,
     ) -> Result<bool, IoError> {
-        let Some(params) = self.load_params(tenant, batch).await? else { return Ok(false) };
+        let Some(params) = self.load_params(tenant, batch).await? else {
+            return Ok(false);
+        };
         for _ in 0..UPDATE_TRIES_MAX {
-            let Some(before) = self.load_run_record(tenant, batch).await? else { return Ok(false) };
+            let Some(before) = self.load_run_record(tenant, batch).await? else {
+                return Ok(false);
+            };
             if before.run.stage.epoch != epoch {
                 return Ok(false);
             }
             if before.run.state != State::Validating {
                 return Ok(before.run.state == State::Ended(Terminal::Failed));
             }
-            let Ok(step) = before.run.state.on(Event::Rejected, now, self.timing.seal_grace_ms) else {
+            let Ok(step) = before
+                .run
+                .state
+                .on(Event::Rejected, now, self.timing.seal_grace_ms)
+            else {
                 return Ok(false);
             };
             let next = step_run(&before.run, &step, now);
@@ -96,29 +106,45 @@ impl Store {
         finish: Finish,
         now: UnixMs,
     ) -> Result<Finished, IoError> {
-        let Some(params) = self.load_params(tenant, batch).await? else { return Ok(Finished::Fenced) };
+        let Some(params) = self.load_params(tenant, batch).await? else {
+            return Ok(Finished::Fenced);
+        };
         for _ in 0..UPDATE_TRIES_MAX {
-            let Some(before) = self.load_run_record(tenant, batch).await? else { return Ok(Finished::Fenced) };
+            let Some(before) = self.load_run_record(tenant, batch).await? else {
+                return Ok(Finished::Fenced);
+            };
             if before.run.stage.epoch != epoch {
                 return Ok(Finished::Fenced);
             }
             match before.run.state {
                 State::Sealed(_) => {}
                 // Only the finalizer of this epoch can have ended it.
-                State::Ended(_) => return Ok(Finished::Done(before.run)),
-                State::Validating | State::InProgress | State::Draining(_) => return Ok(Finished::Fenced),
+                State::Ended(_) => return Ok(Finished::Done(Box::new(before.run))),
+                State::Validating | State::InProgress | State::Draining(_) => {
+                    return Ok(Finished::Fenced);
+                }
             }
-            let Ok(step) = before.run.state.on(Event::Finalized, now, self.timing.seal_grace_ms) else {
+            let Ok(step) = before
+                .run
+                .state
+                .on(Event::Finalized, now, self.timing.seal_grace_ms)
+            else {
                 return Ok(Finished::Fenced);
             };
             // A sealed batch releases nothing: its backlogs can go before it ends, in as many calls as it takes.
-            self.delete_all(self.backlog_keys(tenant, batch).await?).await?;
+            self.delete_all(self.backlog_keys(tenant, batch).await?)
+                .await?;
             let next = finished_run(step_run(&before.run, &step, now), &finish);
             let mut actions = finish_actions(&params, &next, &finish);
-            actions.push(self.replace_run(&params, &before, &next, finished_fields(&before, &next)));
+            actions.push(self.replace_run(
+                &params,
+                &before,
+                &next,
+                finished_fields(&before, &next),
+            ));
             actions.extend(self.actions_beside(&params, &before, &next, now).await?);
             if self.transact(actions).await? == Written::Yes {
-                return Ok(Finished::Done(next));
+                return Ok(Finished::Done(Box::new(next)));
             }
         }
         Err(contended("finish batch", batch))
@@ -138,7 +164,10 @@ struct Bill<'a> {
 }
 
 fn finished_run(run: BatchRun, finish: &Finish) -> BatchRun {
-    let counts = LineCounts { failed: run.counts.total.saturating_sub(run.counts.completed), ..run.counts };
+    let counts = LineCounts {
+        failed: run.counts.total.saturating_sub(run.counts.completed),
+        ..run.counts
+    };
     BatchRun {
         counts,
         output_file_id: finish.output.as_ref().map(|file| file.id),
@@ -152,18 +181,30 @@ fn finished_run(run: BatchRun, finish: &Finish) -> BatchRun {
 fn finished_fields(before: &RunRecord, next: &BatchRun) -> Update {
     let attrs = Attrs::default()
         .json(MANIFEST, &next.manifest)
-        .opt_text(OUTPUT_FILE, next.output_file_id.map(|file| file.to_string()))
+        .opt_text(
+            OUTPUT_FILE,
+            next.output_file_id.map(|file| file.to_string()),
+        )
         .opt_text(ERROR_FILE, next.error_file_id.map(|file| file.to_string()));
     let unexecuted = to_int(next.counts.failed.saturating_sub(before.run.counts.failed));
-    let add = if unexecuted == 0 { Vec::new() } else { vec![(FAILED.to_owned(), unexecuted)] };
-    Update { set: attrs.into_vec(), add, ..Update::default() }
+    let add = if unexecuted == 0 {
+        Vec::new()
+    } else {
+        vec![(FAILED.to_owned(), unexecuted)]
+    };
+    Update {
+        set: attrs.into_vec(),
+        add,
+        ..Update::default()
+    }
 }
 
 /// Everything in a finish but the batch itself and what every end does.
 fn finish_actions(params: &BatchParams, next: &BatchRun, finish: &Finish) -> Vec<Action> {
     let files = finish.output.iter().chain(&finish.error);
-    let mut actions: Vec<Action> =
-        files.map(|file| put_new(paths::file(&params.tenant, file.id), file_item(file))).collect();
+    let mut actions: Vec<Action> = files
+        .map(|file| put_new(paths::file(&params.tenant, file.id), file_item(file)))
+        .collect();
     let bill = Bill {
         endpoint: params.endpoint,
         models: &next.models,

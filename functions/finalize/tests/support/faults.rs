@@ -5,7 +5,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -21,7 +21,7 @@ use bytes::Bytes;
 
 /// Where the failing call stands: before its effect, or after it (a lost reply).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum When {
+pub(crate) enum When {
     /// Nothing happened.
     Before,
     /// It happened, and the caller does not know.
@@ -30,31 +30,26 @@ pub enum When {
 
 /// Counts calls, and fails those from the chosen one on: a dead process makes no later call either.
 #[derive(Debug, Clone)]
-pub struct Fuse {
+pub(crate) struct Fuse {
     calls: Arc<AtomicU64>,
-    fails_at: Arc<AtomicI64>,
+    fails_at: i64,
     when: When,
 }
 
 impl Fuse {
-    /// Makes a fuse that never blows.
-    pub fn never() -> Self {
-        Self::at(i64::MAX, When::Before)
-    }
-
     /// Makes a fuse that blows at call `k`, from 0.
-    pub fn at(k: i64, when: When) -> Self {
-        Self { calls: Arc::default(), fails_at: Arc::new(AtomicI64::new(k)), when }
+    pub(crate) fn at(k: i64, when: When) -> Self {
+        Self { calls: Arc::default(), fails_at: k, when }
     }
 
     /// Returns how many calls were made.
-    pub fn calls(&self) -> u64 {
+    pub(crate) fn calls(&self) -> u64 {
         self.calls.load(Ordering::SeqCst)
     }
 
     fn blown(&self) -> (bool, bool) {
         let call = i64::try_from(self.calls.fetch_add(1, Ordering::SeqCst)).expect("few calls");
-        let at = self.fails_at.load(Ordering::SeqCst);
+        let at = self.fails_at;
         match self.when {
             When::Before => (call >= at, false),
             When::After => (call > at, call == at),
@@ -72,7 +67,7 @@ impl Fuse {
     }
 
     /// Wraps all ports of a platform.
-    pub fn wrap(&self, platform: &Platform) -> Platform {
+    pub(crate) fn wrap(&self, platform: &Platform) -> Platform {
         Platform {
             records: Arc::new(Faulty { inner: Arc::clone(&platform.records), fuse: self.clone() }),
             blobs: Arc::new(Faulty { inner: Arc::clone(&platform.blobs), fuse: self.clone() }),

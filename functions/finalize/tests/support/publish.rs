@@ -12,19 +12,19 @@ use crate::world::{World, request};
 
 /// How a batch is cut.
 #[derive(Debug, Clone, Copy)]
-pub struct Cut {
+pub(crate) struct Cut {
     /// Lines in all.
-    pub lines: usize,
+    pub(crate) lines: usize,
     /// Lines of a window.
-    pub window_lines: usize,
+    pub(crate) window_lines: usize,
     /// Lines of a shard.
-    pub shard_lines: usize,
+    pub(crate) shard_lines: usize,
 }
 
 /// Creates a batch of `tiny` with the ids `r-1` and on, and publishes it.
 ///
 /// Inside a window, shards take the lines from its end: merging must put them back.
-pub async fn publish(world: &World, cut: Cut) -> BatchId {
+pub(crate) async fn publish(world: &World, cut: Cut) -> BatchId {
     let batch = world.create_from(b"not read by this test").await;
     let claimed = world.store.claim_stage(&world.tenant, batch, Stage::Validate, world.now()).await;
     let claimed = claimed.expect("claim").expect("a validating batch");

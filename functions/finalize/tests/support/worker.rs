@@ -16,7 +16,7 @@ use crate::world::World;
 
 /// What the worker makes of lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Answers {
+pub(crate) enum Answers {
     /// Every line succeeds.
     Good,
     /// Every line fails.
@@ -36,7 +36,7 @@ impl Answers {
 }
 
 /// Releases every shard of a batch's only model.
-pub async fn release_all(world: &World, batch: BatchId) {
+pub(crate) async fn release_all(world: &World, batch: BatchId) {
     let shards = world.store.list_shards(&world.tenant, batch).await.expect("list shards").len();
     let count = u32::try_from(shards).expect("few shards");
     assert!(world.store.release(&world.tenant, batch, 0, 0, count, world.now()).await.expect("release"));
@@ -44,7 +44,7 @@ pub async fn release_all(world: &World, batch: BatchId) {
 
 /// Claims a shard, commits at most `lines_max` of its unfinished lines, and leaves it: as a worker that
 /// ends there would. Returns the shard as left; none if it was not granted.
-pub async fn run_shard(
+pub(crate) async fn run_shard(
     world: &World,
     batch: BatchId,
     shard: &ShardId,

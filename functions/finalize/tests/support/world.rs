@@ -24,18 +24,18 @@ use tempfile::TempDir;
 const START: i64 = 1_790_000_000_000;
 
 /// The service.
-pub struct World {
-    pub platform: Platform,
-    pub store: Store,
-    pub catalog: Arc<Catalog>,
-    pub settings: Settings,
-    pub tenant: TenantId,
+pub(crate) struct World {
+    pub(crate) platform: Platform,
+    pub(crate) store: Store,
+    pub(crate) catalog: Arc<Catalog>,
+    pub(crate) settings: Settings,
+    pub(crate) tenant: TenantId,
     clock: Arc<AtomicI64>,
     _dir: TempDir,
 }
 
 impl World {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let clock = Arc::new(AtomicI64::new(START));
         let hand = Arc::clone(&clock);
@@ -48,16 +48,16 @@ impl World {
         Self { platform, store, catalog, settings: Settings::EMBEDDED, tenant, clock, _dir: dir }
     }
 
-    pub fn now(&self) -> UnixMs {
+    pub(crate) fn now(&self) -> UnixMs {
         UnixMs(self.clock.load(Ordering::SeqCst))
     }
 
-    pub fn advance_ms(&self, span_ms: i64) {
+    pub(crate) fn advance_ms(&self, span_ms: i64) {
         self.clock.fetch_add(span_ms, Ordering::SeqCst);
     }
 
     /// Stores an input file.
-    pub async fn upload(&self, purpose: Purpose, text: &[u8]) -> FileId {
+    pub(crate) async fn upload(&self, purpose: Purpose, text: &[u8]) -> FileId {
         let id = FileId::new(self.now(), (self.platform.random)());
         let blob = BlobKey::File { tenant: self.tenant.clone(), file: id };
         self.platform.blobs.put(&blob, Bytes::copy_from_slice(text)).await.expect("put the file");
@@ -78,7 +78,7 @@ impl World {
     }
 
     /// Creates a batch over `input`, which exists if `bytes` is known.
-    pub async fn create(&self, input: &str, bytes: Option<u64>) -> BatchId {
+    pub(crate) async fn create(&self, input: &str, bytes: Option<u64>) -> BatchId {
         let id = BatchId::new(self.now(), (self.platform.random)());
         let price = Price { input_per_million: 1.0, output_per_million: 2.0 };
         let params = BatchParams {
@@ -104,21 +104,21 @@ impl World {
     }
 
     /// Stores `text` and creates a batch over it.
-    pub async fn create_from(&self, text: &[u8]) -> BatchId {
+    pub(crate) async fn create_from(&self, text: &[u8]) -> BatchId {
         let file = self.upload(Purpose::Batch, text).await;
         self.create(&file.to_string(), Some(text.len() as u64)).await
     }
 
-    pub fn stage_job(&self, batch: BatchId) -> StageJob {
+    pub(crate) fn stage_job(&self, batch: BatchId) -> StageJob {
         StageJob { schema: SCHEMA, tenant: self.tenant.clone(), batch }
     }
 
-    pub async fn batch(&self, batch: BatchId) -> BatchView {
+    pub(crate) async fn batch(&self, batch: BatchId) -> BatchView {
         self.store.load_batch(&self.tenant, batch).await.expect("load the batch").expect("the batch is there")
     }
 
     /// Reads a blob whole; none if it is not there.
-    pub async fn blob(&self, key: &BlobKey) -> Option<Vec<u8>> {
+    pub(crate) async fn blob(&self, key: &BlobKey) -> Option<Vec<u8>> {
         let mut read = self.platform.blobs.get(key, 0, None).await.ok()?;
         let mut bytes = BytesMut::new();
         while let Some(chunk) = read.body.try_next().await.expect("read the blob") {
@@ -128,7 +128,7 @@ impl World {
     }
 
     /// Takes all visible messages out of a queue.
-    pub async fn drain(&self, queue: &QueueName) -> Vec<String> {
+    pub(crate) async fn drain(&self, queue: &QueueName) -> Vec<String> {
         let mut bodies = Vec::new();
         loop {
             let messages = self
@@ -156,12 +156,12 @@ fn model(id: &str) -> Model {
 }
 
 /// Renders a line that is a sound request.
-pub fn request(id: &str, model: &str) -> String {
+pub(crate) fn request(id: &str, model: &str) -> String {
     let body = format!(r#"{{"model":"{model}","messages":[{{"role":"user","content":"Say {id}"}}],"max_tokens":4}}"#);
     format!(r#"{{"custom_id":"{id}","method":"POST","url":"/v1/chat/completions","body":{body}}}"#)
 }
 
 /// Renders a file of sound requests with the ids `r-1` and on.
-pub fn requests(count: usize) -> String {
+pub(crate) fn requests(count: usize) -> String {
     (1..=count).map(|number| request(&format!("r-{number}"), "tiny") + "\n").collect()
 }

@@ -5,8 +5,10 @@ mod faults;
 #[path = "../../../finalize/tests/support/publish.rs"]
 mod publish;
 #[path = "../../../finalize/tests/support/worker.rs"]
+#[expect(dead_code, reason = "other tests use what this one does not")]
 mod worker;
 #[path = "../../../finalize/tests/support/world.rs"]
+#[expect(dead_code, reason = "other tests use what this one does not")]
 mod world;
 
 mod retention;

@@ -317,7 +317,10 @@ impl Scheduler {
             output: &sequence.output,
         };
         if let Stage::Running(running) = &mut sequence.stage {
-            assert_eq!(running.stay, run.stay, "a sequence ran again before its step was applied");
+            assert_eq!(
+                running.stay, run.stay,
+                "a sequence ran again before its step was applied"
+            );
             self.kv.share(&mut running.table, tokens, run.end());
         }
     }

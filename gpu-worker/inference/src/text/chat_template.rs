@@ -1,13 +1,15 @@
 //! Chat templates: messages to a prompt, as transformers renders them.
 //!
-//! Templates come with models and messages from users; neither can hang the process, exhaust its memory, or
-//! forge a control token. Reads no clock: the time is an argument.
+//! Messages come from users: they cannot forge a control token, nor make a render cost more than in proportion
+//! to their size. Templates come with a model, and their loops, calls, nesting and output are bounded too; yet
+//! the engine charges nothing for printing or comparing a list that holds another many times over, so a
+//! template is to be trusted as its model is. Reads no clock: the time is an argument.
 
 use std::fmt;
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Serde, ValueKind};
-use minijinja::{Environment, Error, ErrorKind, Value as Jinja};
+use minijinja::{Environment, Error, ErrorKind, State, Value as Jinja};
 use serde::Serialize as _;
 use serde_json::ser::{Formatter, PrettyFormatter};
 use serde_json::{Map, Value};
@@ -18,7 +20,7 @@ use super::strftime::strftime;
 use super::tokenizer::Tokenizer;
 
 /// The longest template that is compiled; the longest known has 20 kB.
-const SOURCE_BYTES_MAX: usize = 1 << 17;
+const SOURCE_BYTES_MAX: usize = 1 << 16;
 /// Instructions, and units of 64 bytes made, that every render may use.
 const FUEL_BASE: u64 = 50_000;
 /// Fuel for each value in the messages: real templates take some dozens of instructions a message.
@@ -31,6 +33,8 @@ const FUEL_MAX: u64 = 4_000_000;
 const RECURSION_MAX: usize = 64;
 /// Lists in lists of what is written as JSON; requests are parsed with less.
 const JSON_DEPTH_MAX: usize = 192;
+/// Spaces that a level is indented by.
+const INDENT_MAX: usize = 16;
 /// Stack for [`RECURSION_MAX`] calls.
 const STACK_BYTES_BASE: usize = 4 << 20;
 /// A level of nesting costs a template 1.5 fuel, and the engine less than 400 bytes of stack.
@@ -252,21 +256,19 @@ fn refusal_of(error: &Error) -> Option<String> {
 }
 
 /// Writes JSON as Python's `json.dumps` does with `ensure_ascii=False`: keys in order, nothing escaped for HTML.
-fn tojson(value: &Jinja, options: Kwargs) -> Result<Jinja, Error> {
+fn tojson(state: &State<'_, '_>, value: &Jinja, options: Kwargs) -> Result<Jinja, Error> {
     let indent: Option<usize> = options.get("indent")?;
     // Given by some templates, and what happens anyway.
     let _: Option<bool> = options.get("ensure_ascii")?;
     options.assert_all_used()?;
-    if depth_of(value, JSON_DEPTH_MAX).is_none() {
-        return Err(Error::new(ErrorKind::InvalidOperation, "the value is nested too deeply"));
-    }
+    let value = json_of(state, value, JSON_DEPTH_MAX)?;
     let mut json = Vec::new();
     let done = match indent {
-        None => Serde(value).serialize(&mut serde_json::Serializer::with_formatter(&mut json, Spaced)),
+        None => value.serialize(&mut serde_json::Serializer::with_formatter(&mut json, Spaced)),
         Some(width) => {
-            let indent = " ".repeat(width.min(16));
+            let indent = " ".repeat(width.min(INDENT_MAX));
             let formatter = PrettyFormatter::with_indent(indent.as_bytes());
-            Serde(value).serialize(&mut serde_json::Serializer::with_formatter(&mut json, formatter))
+            value.serialize(&mut serde_json::Serializer::with_formatter(&mut json, formatter))
         }
     };
     done.map_err(|_| Error::new(ErrorKind::InvalidOperation, "the value is no JSON"))?;
@@ -274,17 +276,27 @@ fn tojson(value: &Jinja, options: Kwargs) -> Result<Jinja, Error> {
     Ok(Jinja::from_safe_string(json))
 }
 
-/// Returns how many levels of `left` remain below a value; none if it is nested deeper.
-fn depth_of(value: &Jinja, left: usize) -> Option<usize> {
-    let left = left.checked_sub(1)?;
+/// Copies a value, for one fuel a part: a value that holds another many times over has more parts than memory.
+fn json_of(state: &State<'_, '_>, value: &Jinja, levels: usize) -> Result<Value, Error> {
+    let invalid = |what: &'static str| Error::new(ErrorKind::InvalidOperation, what);
+    state.consume_fuel(1)?;
+    let levels = levels.checked_sub(1).ok_or_else(|| invalid("the value is nested too deeply"))?;
     match value.kind() {
         ValueKind::Seq | ValueKind::Iterable => {
-            value.try_iter().ok()?.try_fold(left, |least, item| Some(least.min(depth_of(&item, left)?)))
+            let items = value.try_iter()?.map(|item| json_of(state, &item, levels));
+            Ok(Value::Array(items.collect::<Result<_, _>>()?))
         }
-        ValueKind::Map => value.try_iter().ok()?.try_fold(left, |least, key| {
-            Some(least.min(depth_of(&value.get_item(&key).ok()?, left)?))
-        }),
-        _ => Some(left),
+        ValueKind::Map => {
+            let members = value.try_iter()?.map(|key| {
+                let member = json_of(state, &value.get_item(&key)?, levels)?;
+                Ok((key.to_string(), member))
+            });
+            Ok(Value::Object(members.collect::<Result<_, Error>>()?))
+        }
+        _ => {
+            state.consume_fuel(value.as_str().map_or(0, |text| text.len() as u64 / 64))?;
+            serde_json::to_value(value).map_err(|_| invalid("the value is no JSON"))
+        }
     }
 }
 

@@ -146,11 +146,12 @@ impl Service {
     /// Loads on a thread of its own, and stays registered meanwhile. None if it was told to stop.
     async fn load(&mut self, model: usize) -> Result<Option<Pipeline>, ServiceError> {
         let ServableModel { id, path } = self.context.models[model].clone();
-        let options = crate::model::EngineOptions {
+        let options = EngineOptions {
             context_tokens: self.context.catalog.resolve(&id).and_then(|model| model.context_tokens).map(|n| n as usize),
             ..self.context.options
         };
         tracing::info!(model.id = %id, "load a model");
+        let mut stop = self.stop.clone();
         let mut loading = {
             let id = id.clone();
             tokio::task::spawn_blocking(move || crate::model::load(&id, &path, &options))
@@ -163,7 +164,7 @@ impl Service {
                     tracing::info!(model.id = %id, "model loaded");
                     return Ok(Some(Pipeline::start(model)));
                 }
-                stopped = self.stop.wait_for(|stop| *stop) => {
+                stopped = stop.wait_for(|stop| *stop) => {
                     drop(stopped);
                     return Ok(None);
                 }

@@ -11,15 +11,26 @@ fn model(id: &str, aliases: &[&str], endpoints: &[Endpoint]) -> Model {
         source: Source::Path("model".to_owned()),
         context_tokens: Some(2_048),
         endpoints: endpoints.to_vec(),
-        price: Price { input_per_million: 1.0, output_per_million: 1.0 },
+        price: Price {
+            input_per_million: 1.0,
+            output_per_million: 1.0,
+        },
         owned_by: None,
         tokens_per_s: None,
     }
 }
 
 fn catalog() -> Catalog {
-    let text = [Endpoint::ChatCompletions, Endpoint::Completions, Endpoint::Responses];
-    Catalog::new(vec![model("chat", &["Org/Chat"], &text), model("vectors", &[], &[Endpoint::Embeddings])]).unwrap()
+    let text = [
+        Endpoint::ChatCompletions,
+        Endpoint::Completions,
+        Endpoint::Responses,
+    ];
+    Catalog::new(vec![
+        model("chat", &["Org/Chat"], &text),
+        model("vectors", &[], &[Endpoint::Embeddings]),
+    ])
+    .unwrap()
 }
 
 /// Parses `line` for `endpoint` and shows what came of it.
@@ -62,35 +73,70 @@ fn with_id(custom_id: &str) -> String {
 #[test]
 fn body_is_passed_on_as_written() {
     check(
-        with_body(r#"{ "messages" : ["\ud83d", 1e999, 123456789012345678901234567890],"model":"Org\/Chat","max_tokens":7 }"#),
-        &expect![[r#"a "a" chat 19 [|["\ud83d", 1e999, 123456789012345678901234567890]] { "messages" : ["\ud83d", 1e999, 123456789012345678901234567890],"model":"Org\/Chat","max_tokens":7 }"#]],
+        with_body(
+            r#"{ "messages" : ["\ud83d", 1e999, 123456789012345678901234567890],"model":"Org\/Chat","max_tokens":7 }"#,
+        ),
+        &expect![[
+            r#"a "a" chat 19 [|["\ud83d", 1e999, 123456789012345678901234567890]] { "messages" : ["\ud83d", 1e999, 123456789012345678901234567890],"model":"Org\/Chat","max_tokens":7 }"#
+        ]],
     );
 }
 
 #[test]
 fn custom_id_is_echoed_as_written_and_compared_as_meant() {
-    check(with_id(r#"" \u0061\ud83d""#), &expect![[r#" a\xed\xa0\xbd " \u0061\ud83d" chat 256 [|[]] {"model":"chat","messages":[]}"#]]);
-    check(with_id(r#""""#), &expect![[r#"
+    check(
+        with_id(r#"" \u0061\ud83d""#),
+        &expect![[
+            r#" a\xed\xa0\xbd " \u0061\ud83d" chat 256 [|[]] {"model":"chat","messages":[]}"#
+        ]],
+    );
+    check(
+        with_id(r#""""#),
+        &expect![[r#"
         -
-        string_below_min_length custom_id: Invalid 'custom_id': empty string. It must have at least one character."#]]);
-    check(with_id("7"), &expect![[r#"
+        string_below_min_length custom_id: Invalid 'custom_id': empty string. It must have at least one character."#]],
+    );
+    check(
+        with_id("7"),
+        &expect![[r#"
         -
-        invalid_type custom_id: Invalid type for 'custom_id': expected a string, but got a number instead."#]]);
-    check(with_id("null"), &expect![[r#"
+        invalid_type custom_id: Invalid type for 'custom_id': expected a string, but got a number instead."#]],
+    );
+    check(
+        with_id("null"),
+        &expect![[r#"
         -
-        invalid_type custom_id: Invalid type for 'custom_id': expected a string, but got null instead."#]]);
+        invalid_type custom_id: Invalid type for 'custom_id': expected a string, but got null instead."#]],
+    );
 }
 
 #[test]
 fn custom_id_has_at_most_512_characters() {
-    for (custom_id, chars) in [("é".repeat(512), 512), (r"\ud83d".repeat(513), 513), (r"\ud83d\ude00".repeat(512), 512)] {
+    for (custom_id, chars) in [
+        ("é".repeat(512), 512),
+        (r"\ud83d".repeat(513), 513),
+        (r"\ud83d\ude00".repeat(512), 512),
+    ] {
         let line = with_id(&format!("\"{custom_id}\""));
         let catalog = catalog();
-        let codes: Vec<_> = match parse(line.as_bytes(), LineNo(1), Endpoint::ChatCompletions, &catalog) {
+        let codes: Vec<_> = match parse(
+            line.as_bytes(),
+            LineNo(1),
+            Endpoint::ChatCompletions,
+            &catalog,
+        ) {
             Parsed::Blank | Parsed::Good(_) => Vec::new(),
             Parsed::Bad { errors, .. } => errors.into_iter().map(|error| error.code).collect(),
         };
-        assert_eq!(codes, if chars > 512 { vec!["string_above_max_length"] } else { vec![] }, "{chars}");
+        assert_eq!(
+            codes,
+            if chars > 512 {
+                vec!["string_above_max_length"]
+            } else {
+                vec![]
+            },
+            "{chars}"
+        );
     }
 }
 
@@ -104,77 +150,137 @@ fn keys_come_in_any_order_and_spelling_and_others_are_ignored() {
 
 #[test]
 fn repeated_key_of_the_envelope_is_an_error() {
-    check(with_id(r#""a","custom_id":"b""#), &expect![[r#"
+    check(
+        with_id(r#""a","custom_id":"b""#),
+        &expect![[r#"
         -
-        invalid_json_line -: This line is not parseable as valid JSON. The key 'custom_id' appears more than once."#]]);
-    check(with_id(r#""a","b\u006fdy":1"#), &expect![[r#"
+        invalid_json_line -: This line is not parseable as valid JSON. The key 'custom_id' appears more than once."#]],
+    );
+    check(
+        with_id(r#""a","b\u006fdy":1"#),
+        &expect![[r#"
         -
-        invalid_json_line -: This line is not parseable as valid JSON. The key 'body' appears more than once."#]]);
+        invalid_json_line -: This line is not parseable as valid JSON. The key 'body' appears more than once."#]],
+    );
 }
 
 #[test]
 fn last_of_a_repeated_key_counts_in_a_body() {
-    check(with_body(r#"{"model":"gpt","model":"chat","stream":true,"messages":[],"stream":false}"#), &expect![[r#"a "a" chat 256 [|[]] {"model":"gpt","model":"chat","stream":true,"messages":[],"stream":false}"#]]);
+    check(
+        with_body(r#"{"model":"gpt","model":"chat","stream":true,"messages":[],"stream":false}"#),
+        &expect![[
+            r#"a "a" chat 256 [|[]] {"model":"gpt","model":"chat","stream":true,"messages":[],"stream":false}"#
+        ]],
+    );
 }
 
 #[test]
 fn everything_that_is_wrong_is_told() {
-    check("{}", &expect![[r#"
+    check(
+        "{}",
+        &expect![[r#"
         -
         missing_required_parameter custom_id: Missing required parameter: 'custom_id'.
         missing_required_parameter method: Missing required parameter: 'method'.
         missing_required_parameter url: Missing required parameter: 'url'.
-        missing_required_parameter body: Missing required parameter: 'body'."#]]);
-    check(r#"{"custom_id":1,"method":2,"url":3,"body":4}"#, &expect![[r#"
+        missing_required_parameter body: Missing required parameter: 'body'."#]],
+    );
+    check(
+        r#"{"custom_id":1,"method":2,"url":3,"body":4}"#,
+        &expect![[r#"
         -
         invalid_type custom_id: Invalid type for 'custom_id': expected a string, but got a number instead.
         invalid_type method: Invalid type for 'method': expected a string, but got a number instead.
         invalid_type url: Invalid type for 'url': expected a string, but got a number instead.
-        invalid_type body: Invalid type for 'body': expected an object, but got a number instead."#]]);
-    check(r#"{"custom_id":"a","method":"post","url":"/v1/x","body":{"stream":true}}"#, &expect![[r#"
+        invalid_type body: Invalid type for 'body': expected an object, but got a number instead."#]],
+    );
+    check(
+        r#"{"custom_id":"a","method":"post","url":"/v1/x","body":{"stream":true}}"#,
+        &expect![[r#"
         a
         invalid_method method: Invalid value: 'post'. The method of every request must be 'POST'.
         invalid_url url: The URL provided for this request does not match the batch endpoint.
         invalid_request body.model: Model parameter is required.
-        streaming_unsupported body.stream: Chat Completions: Streaming is not supported in the Batch API."#]]);
-    check(with_body(r#"{"model":null,"messages":null,"stream":true}"#), &expect![[r#"
+        streaming_unsupported body.stream: Chat Completions: Streaming is not supported in the Batch API."#]],
+    );
+    check(
+        with_body(r#"{"model":null,"messages":null,"stream":true}"#),
+        &expect![[r#"
         a
         invalid_request body.model: Model parameter is required.
         invalid_request body.messages: Messages parameter is required.
-        streaming_unsupported body.stream: Chat Completions: Streaming is not supported in the Batch API."#]]);
-    check(with_body(r#"{"model":["chat"],"messages":"x"}"#), &expect![[r#"
+        streaming_unsupported body.stream: Chat Completions: Streaming is not supported in the Batch API."#]],
+    );
+    check(
+        with_body(r#"{"model":["chat"],"messages":"x"}"#),
+        &expect![[r#"
         a
-        invalid_type body.model: Invalid type for 'body.model': expected a string, but got an array instead."#]]);
-    check(with_body(&format!(r#"{{"model":"{}","messages":[]}}"#, "é".repeat(200))), &expect![[r#"
+        invalid_type body.model: Invalid type for 'body.model': expected a string, but got an array instead."#]],
+    );
+    check(
+        with_body(&format!(
+            r#"{{"model":"{}","messages":[]}}"#,
+            "é".repeat(200)
+        )),
+        &expect![[r#"
         a
-        model_not_found body.model: The provided model 'éééééééééééééééééééééééééééééééééééééééééééééééééééééééééééééééééééééééééééééééééééééééééééééééééééééééééééééééééééééééééééééééé' is not supported by the Batch API."#]]);
+        model_not_found body.model: The provided model 'éééééééééééééééééééééééééééééééééééééééééééééééééééééééééééééééééééééééééééééééééééééééééééééééééééééééééééééééééééééééééééééééé' is not supported by the Batch API."#]],
+    );
 }
 
 #[test]
 fn model_must_serve_the_endpoint() {
-    check(with_body(r#"{"model":"vectors","messages":[]}"#), &expect![[r#"
+    check(
+        with_body(r#"{"model":"vectors","messages":[]}"#),
+        &expect![[r#"
         a
-        model_not_found body.model: The provided model 'vectors' is not supported by the Batch API for the endpoint /v1/chat/completions."#]]);
+        model_not_found body.model: The provided model 'vectors' is not supported by the Batch API for the endpoint /v1/chat/completions."#]],
+    );
     let line = r#"{"custom_id":"a","method":"POST","url":"/v1/embeddings","body":{"model":"vectors","input":"some text"}}"#;
-    check_on(Endpoint::Embeddings, line, &expect![[r#"a "a" vectors 2 [|"some text"] {"model":"vectors","input":"some text"}"#]]);
-    check(line, &expect![[r#"
+    check_on(
+        Endpoint::Embeddings,
+        line,
+        &expect![[r#"a "a" vectors 2 [|"some text"] {"model":"vectors","input":"some text"}"#]],
+    );
+    check(
+        line,
+        &expect![[r#"
         a
-        invalid_url url: The URL provided for this request does not match the batch endpoint."#]]);
+        invalid_url url: The URL provided for this request does not match the batch endpoint."#]],
+    );
 }
 
 #[test]
 fn each_endpoint_has_its_own_prompt() {
     for (endpoint, body, want) in [
-        (Endpoint::Completions, r#"{"model":"chat","messages":[]}"#, expect![[r#"
+        (
+            Endpoint::Completions,
+            r#"{"model":"chat","messages":[]}"#,
+            expect![[r#"
             a
-            invalid_request body.prompt: Prompt parameter is required."#]]),
-        (Endpoint::Responses, r#"{"model":"chat","prompt":{}}"#, expect![[r#"
+            invalid_request body.prompt: Prompt parameter is required."#]],
+        ),
+        (
+            Endpoint::Responses,
+            r#"{"model":"chat","prompt":{}}"#,
+            expect![[r#"
             a
-            invalid_request body.input: Input parameter is required."#]]),
-        (Endpoint::Responses, r#"{"model":"chat","input":"hi","instructions":"short","max_output_tokens":3}"#, expect![[r#"a "a" chat 5 ["short"|"hi"] {"model":"chat","input":"hi","instructions":"short","max_output_tokens":3}"#]]),
+            invalid_request body.input: Input parameter is required."#]],
+        ),
+        (
+            Endpoint::Responses,
+            r#"{"model":"chat","input":"hi","instructions":"short","max_output_tokens":3}"#,
+            expect![[
+                r#"a "a" chat 5 ["short"|"hi"] {"model":"chat","input":"hi","instructions":"short","max_output_tokens":3}"#
+            ]],
+        ),
     ] {
         let path = endpoint.path();
-        check_on(endpoint, format!(r#"{{"custom_id":"a","method":"POST","url":"{path}","body":{body}}}"#), &want);
+        check_on(
+            endpoint,
+            format!(r#"{{"custom_id":"a","method":"POST","url":"{path}","body":{body}}}"#),
+            &want,
+        );
     }
 }
 
@@ -187,32 +293,65 @@ fn white_space_is_no_request() {
 
 #[test]
 fn what_is_no_json_object_is_told_apart() {
-    check("{oops}", &expect![[r#"
+    check(
+        "{oops}",
+        &expect![[r#"
         -
-        invalid_json_line -: This line is not parseable as valid JSON."#]]);
-    check("[]", &expect![[r#"
+        invalid_json_line -: This line is not parseable as valid JSON."#]],
+    );
+    check(
+        "[]",
+        &expect![[r#"
         -
-        invalid_json_line -: This line is not parseable as valid JSON. It must be a JSON object."#]]);
-    check(b"{\"a\":\"\xff\"}", &expect![[r#"
+        invalid_json_line -: This line is not parseable as valid JSON. It must be a JSON object."#]],
+    );
+    check(
+        b"{\"a\":\"\xff\"}",
+        &expect![[r#"
         -
-        invalid_json_line -: This line is not parseable as valid JSON. It is not valid UTF-8."#]]);
-    check("\u{feff}{}", &expect![[r#"
+        invalid_json_line -: This line is not parseable as valid JSON. It is not valid UTF-8."#]],
+    );
+    check(
+        "\u{feff}{}",
+        &expect![[r#"
         -
-        invalid_json_line -: This line is not parseable as valid JSON. It starts with a byte order mark, which only the first line of a file may."#]]);
-    check(with_body(r#"{"temperature":NaN}"#), &expect![[r#"
+        invalid_json_line -: This line is not parseable as valid JSON. It starts with a byte order mark, which only the first line of a file may."#]],
+    );
+    check(
+        with_body(r#"{"temperature":NaN}"#),
+        &expect![[r#"
         -
-        invalid_json_line -: This line is not parseable as valid JSON."#]]);
-    check(with_body("{}") + "{}", &expect![[r#"
+        invalid_json_line -: This line is not parseable as valid JSON."#]],
+    );
+    check(
+        with_body("{}") + "{}",
+        &expect![[r#"
         -
-        invalid_json_line -: This line is not parseable as valid JSON."#]]);
+        invalid_json_line -: This line is not parseable as valid JSON."#]],
+    );
 }
 
 #[test]
 fn huge_maximum_does_not_inflate_the_estimate() {
-    for (max_tokens, want) in [("1e9", 256), ("99999999999999999999", 256), ("1000000", 2_048), ("-1", 256), ("12", 12)] {
+    for (max_tokens, want) in [
+        ("1e9", 256),
+        ("99999999999999999999", 256),
+        ("1000000", 2_048),
+        ("-1", 256),
+        ("12", 12),
+    ] {
         let catalog = catalog();
-        let line = with_body(&format!(r#"{{"model":"chat","messages":[],"max_tokens":{max_tokens}}}"#));
-        let Parsed::Good(line) = parse(line.as_bytes(), LineNo(1), Endpoint::ChatCompletions, &catalog) else { panic!() };
+        let line = with_body(&format!(
+            r#"{{"model":"chat","messages":[],"max_tokens":{max_tokens}}}"#
+        ));
+        let Parsed::Good(line) = parse(
+            line.as_bytes(),
+            LineNo(1),
+            Endpoint::ChatCompletions,
+            &catalog,
+        ) else {
+            panic!()
+        };
         assert_eq!(line.estimated_tokens, want, "{max_tokens}");
     }
 }
@@ -220,12 +359,26 @@ fn huge_maximum_does_not_inflate_the_estimate() {
 #[test]
 fn deep_nesting_is_passed_on() {
     let depth = 1_000_000;
-    let body = format!(r#"{{"model":"chat","messages":{}{}}}"#, "[".repeat(depth), "]".repeat(depth));
+    let body = format!(
+        r#"{{"model":"chat","messages":{}{}}}"#,
+        "[".repeat(depth),
+        "]".repeat(depth)
+    );
     let catalog = catalog();
     let line = with_body(&body);
-    let Parsed::Good(line) = parse(line.as_bytes(), LineNo(1), Endpoint::ChatCompletions, &catalog) else { panic!() };
+    let Parsed::Good(line) = parse(
+        line.as_bytes(),
+        LineNo(1),
+        Endpoint::ChatCompletions,
+        &catalog,
+    ) else {
+        panic!()
+    };
     assert!(line.body == body);
-    assert_eq!(super::super::open(with_body(&body).as_bytes()).map(|request| request.body == body), Some(true));
+    assert_eq!(
+        super::super::open(with_body(&body).as_bytes()).map(|request| request.body == body),
+        Some(true)
+    );
 }
 
 proptest! {

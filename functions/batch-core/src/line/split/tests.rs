@@ -27,7 +27,9 @@ fn split<'a>(chunks: impl IntoIterator<Item = &'a [u8]>) -> Vec<(u64, Owned)> {
 }
 
 fn check(file: &[u8], lines: &[&[u8]]) {
-    let want: Vec<_> = (1..).zip(lines.iter().map(|line| Owned::Whole(line.to_vec()))).collect();
+    let want: Vec<_> = (1..)
+        .zip(lines.iter().map(|line| Owned::Whole(line.to_vec())))
+        .collect();
     assert_eq!(split([file]), want);
     assert_eq!(split(file.chunks(1)), want, "byte by byte");
 }
@@ -35,7 +37,10 @@ fn check(file: &[u8], lines: &[&[u8]]) {
 #[test]
 fn only_line_feeds_end_lines() {
     check(b"a\nb\n", &[b"a", b"b"]);
-    check("a\u{2028}b\u{85}c\rd\u{0b}e\n".as_bytes(), &["a\u{2028}b\u{85}c\rd\u{0b}e".as_bytes()]);
+    check(
+        "a\u{2028}b\u{85}c\rd\u{0b}e\n".as_bytes(),
+        &["a\u{2028}b\u{85}c\rd\u{0b}e".as_bytes()],
+    );
     check(b"a\r\nb\r\r\n\r\n", &[b"a", b"b\r", b""]);
 }
 
@@ -58,7 +63,11 @@ fn one_byte_order_mark_is_skipped_at_the_start_alone() {
 #[test]
 fn longest_line_is_whole_and_one_more_byte_is_told_by_size() {
     for (mark, end) in [("", ""), ("\u{feff}", "\r"), ("\u{feff}", ""), ("", "\r")] {
-        for (bytes, fits) in [(LINE_BYTES_MAX, true), (LINE_BYTES_MAX + 1, false), (3 * LINE_BYTES_MAX, false)] {
+        for (bytes, fits) in [
+            (LINE_BYTES_MAX, true),
+            (LINE_BYTES_MAX + 1, false),
+            (3 * LINE_BYTES_MAX, false),
+        ] {
             let file = format!("{mark}{}{end}\nb\n", "x".repeat(bytes));
             for chunk in [file.len(), 1 << 20, (1 << 20) - 1] {
                 let lines = split(file.as_bytes().chunks(chunk));
@@ -81,7 +90,8 @@ fn memory_stays_bounded_when_a_line_never_ends() {
         assert!(splitter.carry.capacity() <= 2 * CARRY_BYTES_MAX);
     }
     let mut seen = None;
-    splitter.finish(|no, raw| seen = Some((no, matches!(raw, RawLine::TooLong { bytes: 67_108_864 }))));
+    splitter
+        .finish(|no, raw| seen = Some((no, matches!(raw, RawLine::TooLong { bytes: 67_108_864 }))));
     assert_eq!(seen, Some((LineNo(1), true)));
 }
 

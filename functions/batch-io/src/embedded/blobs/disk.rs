@@ -183,18 +183,15 @@ impl Disk {
     pub(super) fn delete(&self, path: &str) -> io::Result<()> {
         let target = self.locate(path)?;
         ignore_missing(fs::remove_file(&target))?;
-        self.prune(&target);
+        self.prune(target.parent().unwrap_or(&self.root));
         Ok(())
     }
 
-    /// Removes the folders above `below` that are empty.
-    fn prune(&self, below: &Path) {
-        let above = below
-            .ancestors()
-            .skip(1)
-            .take_while(|folder| *folder != self.root);
+    /// Removes a folder and those above it while they are empty.
+    fn prune(&self, folder: &Path) {
+        let upwards = folder.ancestors().take_while(|folder| *folder != self.root);
         // Fails at the first folder that is not empty; those above it are not empty either.
-        let _ = above
+        let _ = upwards
             .map(fs::remove_dir)
             .map(ignore_missing)
             .try_for_each(|outcome| outcome);
@@ -230,7 +227,7 @@ impl Disk {
             // Fails where a blob has come since.
             let _ = fs::remove_dir(folder);
         }
-        self.prune(&folder.join(start));
+        self.prune(&folder);
         Ok(removed)
     }
 

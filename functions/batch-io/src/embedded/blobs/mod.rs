@@ -260,6 +260,10 @@ fn is_full(error: &io::Error) -> bool {
 }
 
 /// Says what the caller should do when the operating system refuses.
+#[expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "the kinds of the operating system are not ours to list"
+)]
 fn kind_of(error: &io::Error) -> IoKind {
     use io::ErrorKind;
     const TOO_MANY_OPEN_FILES: [rustix::io::Errno; 2] =

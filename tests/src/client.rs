@@ -1,0 +1,150 @@
+//! A small HTTP client for the service; the SDK tests use the real SDKs.
+
+use std::time::{Duration, Instant};
+
+use reqwest::multipart::{Form, Part};
+use serde_json::{Value, json};
+
+/// A client of one service.
+#[derive(Debug, Clone)]
+pub struct Client {
+    http: reqwest::Client,
+    base_url: String,
+    api_key: String,
+}
+
+/// The two files of an ended batch, line by line.
+#[derive(Debug, Clone, Default)]
+pub struct Results {
+    /// Lines of the output file.
+    pub output: Vec<Value>,
+    /// Lines of the error file.
+    pub errors: Vec<Value>,
+}
+
+impl Results {
+    /// Returns the custom ids of the output file, in its order.
+    #[must_use]
+    pub fn output_ids(&self) -> Vec<String> {
+        ids(&self.output)
+    }
+
+    /// Returns the custom ids of the error file, in its order.
+    #[must_use]
+    pub fn error_ids(&self) -> Vec<String> {
+        ids(&self.errors)
+    }
+}
+
+fn ids(lines: &[Value]) -> Vec<String> {
+    lines.iter().map(|line| line["custom_id"].as_str().expect("a record has a custom_id").to_owned()).collect()
+}
+
+impl Client {
+    /// Makes a client.
+    #[must_use]
+    pub fn new(base_url: &str, api_key: &str) -> Self {
+        Self { http: reqwest::Client::new(), base_url: base_url.to_owned(), api_key: api_key.to_owned() }
+    }
+
+    /// Sends a request and returns status and JSON body.
+    ///
+    /// # Errors
+    ///
+    /// If there is no answer, or one that is no JSON.
+    pub async fn call(&self, method: &str, path: &str, body: Option<Value>) -> anyhow::Result<(u16, Value)> {
+        let method = method.parse()?;
+        let mut request = self.http.request(method, format!("{}{path}", self.base_url)).bearer_auth(&self.api_key);
+        if let Some(body) = body {
+            request = request.json(&body);
+        }
+        let answer = request.send().await?;
+        Ok((answer.status().as_u16(), answer.json().await?))
+    }
+
+    /// Uploads a batch file and returns its id.
+    ///
+    /// # Errors
+    ///
+    /// If the service refuses it.
+    pub async fn upload(&self, bytes: Vec<u8>) -> anyhow::Result<String> {
+        let file = Part::bytes(bytes).file_name("batch.jsonl");
+        let form = Form::new().text("purpose", "batch").part("file", file);
+        let request = self.http.post(format!("{}/files", self.base_url)).bearer_auth(&self.api_key).multipart(form);
+        let answer: Value = request.send().await?.json().await?;
+        answer["id"].as_str().map(str::to_owned).ok_or_else(|| anyhow::anyhow!("upload: {answer}"))
+    }
+
+    /// Creates a batch of chat completions and returns its id.
+    ///
+    /// # Errors
+    ///
+    /// If the service refuses it.
+    pub async fn create(&self, file: &str) -> anyhow::Result<String> {
+        let body = json!({
+            "input_file_id": file, "endpoint": "/v1/chat/completions", "completion_window": "24h",
+        });
+        let (_, answer) = self.call("POST", "/batches", Some(body)).await?;
+        answer["id"].as_str().map(str::to_owned).ok_or_else(|| anyhow::anyhow!("create: {answer}"))
+    }
+
+    /// Reads a batch.
+    ///
+    /// # Errors
+    ///
+    /// If the service does not answer with 200.
+    pub async fn batch(&self, id: &str) -> anyhow::Result<Value> {
+        let (status, batch) = self.call("GET", &format!("/batches/{id}"), None).await?;
+        anyhow::ensure!(status == 200, "retrieve: {batch}");
+        Ok(batch)
+    }
+
+    /// Polls until the batch has ended.
+    ///
+    /// # Errors
+    ///
+    /// If it has not ended after `limit`.
+    pub async fn wait(&self, id: &str, limit: Duration) -> anyhow::Result<Value> {
+        let until = Instant::now() + limit;
+        loop {
+            let batch = self.batch(id).await?;
+            if matches!(batch["status"].as_str(), Some("completed" | "failed" | "expired" | "cancelled")) {
+                return Ok(batch);
+            }
+            anyhow::ensure!(Instant::now() < until, "not ended after {limit:?}: {batch}");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    /// Downloads both files of an ended batch.
+    ///
+    /// # Errors
+    ///
+    /// If one cannot be read, or is not one JSON record a line.
+    pub async fn results(&self, batch: &Value) -> anyhow::Result<Results> {
+        let mut results = Results::default();
+        for (field, lines) in [("output_file_id", &mut results.output), ("error_file_id", &mut results.errors)] {
+            let Some(id) = batch[field].as_str() else { continue };
+            let url = format!("{}/files/{id}/content", self.base_url);
+            let answer = self.http.get(url).bearer_auth(&self.api_key).send().await?.error_for_status()?;
+            let text = answer.text().await?;
+            anyhow::ensure!(text.ends_with('\n'), "{field}: no newline at the end");
+            for line in text.lines() {
+                lines.push(serde_json::from_str(line)?);
+            }
+        }
+        Ok(results)
+    }
+}
+
+/// Renders one request line for the default model.
+#[must_use]
+pub fn chat_line(custom_id: &str, prompt: &str, max_tokens: u32) -> String {
+    let body = json!({
+        "model": "smollm2-135m-instruct",
+        "messages": [{"role": "user", "content": prompt}],
+        "max_tokens": max_tokens,
+        "temperature": 0,
+    });
+    json!({"custom_id": custom_id, "method": "POST", "url": "/v1/chat/completions", "body": body}).to_string()
+}
