@@ -134,3 +134,56 @@ impl Window {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::borrow::Cow;
+
+    use super::*;
+
+    fn push(window: &mut Window, number: u64, raw: &str) {
+        let line = Line {
+            custom_id: Cow::Borrowed(b"a"),
+            custom_id_json: "\"a\"",
+            model: "m",
+            body: raw,
+            estimated_tokens: 1,
+            prompt: PromptKey {
+                instructions: "",
+                prompt: &raw[1..],
+            },
+        };
+        window.push(LineNo(number), raw.as_bytes(), &line, 0);
+    }
+
+    #[test]
+    fn window_closes_at_its_bytes_and_at_its_lines() {
+        let mut window = Window::new();
+        assert!(
+            window.takes(WINDOW_BYTES_MAX + 1),
+            "one longer line is a window"
+        );
+        push(&mut window, 1, &"x".repeat(1_000));
+        assert!(window.takes(WINDOW_BYTES_MAX - 1_000));
+        assert!(!window.takes(WINDOW_BYTES_MAX - 999));
+        for number in 2..=20_000 {
+            push(&mut window, number, "xy");
+        }
+        assert!(!window.takes(0));
+    }
+
+    #[test]
+    fn shard_blob_holds_the_lines_in_the_order_of_the_draft() {
+        let mut window = Window::new();
+        for (number, raw) in [(1, "1b"), (2, "2a"), (3, "3b")] {
+            push(&mut window, number, raw);
+        }
+        let drafts = window.cut(|_| TimeRule::default());
+        let blobs: Vec<_> = drafts.iter().map(|draft| window.encode(draft)).collect();
+        assert_eq!(
+            blobs,
+            [b"nightshift shard 1\n2 1 2\n2a\n1 1 2\n1b\n3 1 2\n3b\n"]
+        );
+        assert!(!window.is_empty() && window.index().starts_with(b"nightshift index 1\n1 3\n"));
+    }
+}

@@ -6,7 +6,10 @@ use batch_core::shard::ShardId;
 
 /// Returns the queue of a release, and one message for each of its shards.
 pub(crate) fn shard_jobs(model: &str, release: &Release) -> (QueueName, Vec<String>) {
-    let queue = QueueName::Model { model: model.to_owned(), lane: release.lane };
+    let queue = QueueName::Model {
+        model: model.to_owned(),
+        lane: release.lane,
+    };
     let job = |number| ShardJob {
         schema: SCHEMA,
         tenant: release.tenant.clone(),
@@ -14,5 +17,10 @@ pub(crate) fn shard_jobs(model: &str, release: &Release) -> (QueueName, Vec<Stri
         shard: ShardId::root(release.slot, number),
     };
     let numbers = release.from..release.from.saturating_add(release.count);
-    (queue, numbers.map(|number| serde_json::to_string(&job(number)).expect("a job is plain JSON")).collect())
+    (
+        queue,
+        numbers
+            .map(|number| serde_json::to_string(&job(number)).expect("a job is plain JSON"))
+            .collect(),
+    )
 }

@@ -45,15 +45,27 @@ struct Scene {
 /// # Errors
 ///
 /// The first [`IoError`], after every model was tried; `Denied` for a job of a newer version.
-pub async fn handle(ctx: &Context, job: DispatchJob, now: UnixMs) -> Result<Vec<ModelBacklog>, IoError> {
+pub async fn handle(
+    ctx: &Context,
+    job: DispatchJob,
+    now: UnixMs,
+) -> Result<Vec<ModelBacklog>, IoError> {
     if job.schema > SCHEMA {
         let model = job.model.unwrap_or_default();
-        return Err(IoError::new("read a dispatch job of a newer version", model, IoKind::Denied));
+        return Err(IoError::new(
+            "read a dispatch job of a newer version",
+            model,
+            IoKind::Denied,
+        ));
     }
     let scene = read_scene(ctx, now).await?;
     let models: BTreeSet<&str> = match &job.model {
         Some(model) => BTreeSet::from([model.as_str()]),
-        None => scene.backlogs.iter().map(|waiting| waiting.backlog.model.as_str()).collect(),
+        None => scene
+            .backlogs
+            .iter()
+            .map(|waiting| waiting.backlog.model.as_str())
+            .collect(),
     };
     let mut numbers = Vec::with_capacity(models.len());
     let mut fault = None;
@@ -78,7 +90,14 @@ async fn read_scene(ctx: &Context, now: UnixMs) -> Result<Scene, IoError> {
         depth.tokens = depth.tokens.saturating_add(waiting.shard.estimated_tokens);
     }
     Ok(Scene {
-        backlogs: backlogs.into_iter().map(|(tenant, batch, backlog)| Waiting { tenant, batch, backlog }).collect(),
+        backlogs: backlogs
+            .into_iter()
+            .map(|(tenant, batch, backlog)| Waiting {
+                tenant,
+                batch,
+                backlog,
+            })
+            .collect(),
         workers: ctx.store.list_workers(now).await?,
         released,
         rates: ctx.store.list_rates().await?,
@@ -86,8 +105,17 @@ async fn read_scene(ctx: &Context, now: UnixMs) -> Result<Scene, IoError> {
 }
 
 /// Plans one model and carries the plan out.
-async fn serve_model(ctx: &Context, scene: &Scene, model: &str, now: UnixMs) -> Result<ModelBacklog, IoError> {
-    let listed = || ctx.catalog.resolve(model).and_then(|listed| listed.tokens_per_s);
+async fn serve_model(
+    ctx: &Context,
+    scene: &Scene,
+    model: &str,
+    now: UnixMs,
+) -> Result<ModelBacklog, IoError> {
+    let listed = || {
+        ctx.catalog
+            .resolve(model)
+            .and_then(|listed| listed.tokens_per_s)
+    };
     let cursors = ctx.store.load_cursors::<Cursors>(model).await?;
     let input = DispatchInput {
         model,
@@ -103,7 +131,12 @@ async fn serve_model(ctx: &Context, scene: &Scene, model: &str, now: UnixMs) -> 
     let mut numbers = measure(&input);
     // Saving first makes this run the only one that carries a plan of these cursors out. A crash after it
     // costs a turn, not a shard.
-    if plan.releases.is_empty() || !ctx.store.save_cursors(model, cursors.epoch, &plan.cursors).await? {
+    if plan.releases.is_empty()
+        || !ctx
+            .store
+            .save_cursors(model, cursors.epoch, &plan.cursors)
+            .await?
+    {
         return Ok(numbers);
     }
     for release in &plan.releases {
@@ -111,19 +144,40 @@ async fn serve_model(ctx: &Context, scene: &Scene, model: &str, now: UnixMs) -> 
             numbers.newly_released += u64::from(release.count);
         }
     }
-    numbers.unreleased_shards = numbers.unreleased_shards.saturating_sub(numbers.newly_released);
+    numbers.unreleased_shards = numbers
+        .unreleased_shards
+        .saturating_sub(numbers.newly_released);
     numbers.released_shards += numbers.newly_released;
     Ok(numbers)
 }
 
 /// Releases shards and sends their messages; false if the backlog has changed, or its batch was stopped.
-async fn carry_out(ctx: &Context, model: &str, release: &Release, now: UnixMs) -> Result<bool, IoError> {
-    let Release { tenant, batch, slot, from, count, .. } = release;
-    if !ctx.store.release(tenant, *batch, *slot, *from, *count, now).await? {
+async fn carry_out(
+    ctx: &Context,
+    model: &str,
+    release: &Release,
+    now: UnixMs,
+) -> Result<bool, IoError> {
+    let Release {
+        tenant,
+        batch,
+        slot,
+        from,
+        count,
+        ..
+    } = release;
+    if !ctx
+        .store
+        .release(tenant, *batch, *slot, *from, *count, now)
+        .await?
+    {
         return Ok(false);
     }
     let (queue, jobs) = shard_jobs(model, release);
-    ctx.platform.queue.send(&queue, jobs, Duration::ZERO).await?;
+    ctx.platform
+        .queue
+        .send(&queue, jobs, Duration::ZERO)
+        .await?;
     tracing::info!(batch.id = %batch, model, from, count, lane = ?release.lane, "released shards");
     Ok(true)
 }
@@ -137,9 +191,15 @@ fn measure(input: &DispatchInput<'_>) -> ModelBacklog {
         released_tokens: input.released.tokens,
         newly_released: 0,
     };
-    for Waiting { backlog, .. } in input.backlogs.iter().filter(|waiting| waiting.backlog.model == input.model) {
+    for Waiting { backlog, .. } in input
+        .backlogs
+        .iter()
+        .filter(|waiting| waiting.backlog.model == input.model)
+    {
         numbers.unreleased_shards += u64::from(backlog.shards.saturating_sub(backlog.next));
-        numbers.unreleased_tokens = numbers.unreleased_tokens.saturating_add(backlog.estimated_tokens);
+        numbers.unreleased_tokens = numbers
+            .unreleased_tokens
+            .saturating_add(backlog.estimated_tokens);
     }
     numbers
 }

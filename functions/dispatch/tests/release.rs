@@ -23,26 +23,50 @@ use publish::{Cut, publish};
 use world::World;
 
 /// Ten shards of one line.
-const CUT: Cut = Cut { lines: 10, window_lines: 10, shard_lines: 1 };
+const CUT: Cut = Cut {
+    lines: 10,
+    window_lines: 10,
+    shard_lines: 1,
+};
 
 fn context(world: &World, platform: Platform) -> Context {
     let store = Store::new(Arc::clone(&platform.records), world.settings.timing);
-    Context { platform, store, catalog: Arc::clone(&world.catalog), settings: world.settings }
+    Context {
+        platform,
+        store,
+        catalog: Arc::clone(&world.catalog),
+        settings: world.settings,
+    }
 }
 
 fn job(model: Option<&str>) -> DispatchJob {
-    DispatchJob { schema: SCHEMA, model: model.map(str::to_owned) }
+    DispatchJob {
+        schema: SCHEMA,
+        model: model.map(str::to_owned),
+    }
 }
 
 async fn dispatch(world: &World, model: Option<&str>) -> Vec<ModelBacklog> {
-    handle(&context(world, world.platform.clone()), job(model), world.now()).await.expect("dispatch")
+    handle(
+        &context(world, world.platform.clone()),
+        job(model),
+        world.now(),
+    )
+    .await
+    .expect("dispatch")
 }
 
 /// Returns the shards that have messages, whichever the lane.
 async fn messages(world: &World) -> Vec<String> {
     let mut shards = Vec::new();
     for lane in [Lane::Fast, Lane::Bulk] {
-        for body in world.drain(&QueueName::Model { model: "tiny".to_owned(), lane }).await {
+        for body in world
+            .drain(&QueueName::Model {
+                model: "tiny".to_owned(),
+                lane,
+            })
+            .await
+        {
             let job: ShardJob = serde_json::from_str(&body).expect("a shard job");
             shards.push(job.shard.to_string());
         }
@@ -52,8 +76,14 @@ async fn messages(world: &World) -> Vec<String> {
 }
 
 async fn released(world: &World, batch: BatchId) -> Vec<String> {
-    let shards = world.store.list_shards(&world.tenant, batch).await.expect("list shards");
-    let released = shards.into_iter().filter(|shard| matches!(shard.state, ShardState::Released { .. }));
+    let shards = world
+        .store
+        .list_shards(&world.tenant, batch)
+        .await
+        .expect("list shards");
+    let released = shards
+        .into_iter()
+        .filter(|shard| matches!(shard.state, ShardState::Released { .. }));
     released.map(|shard| shard.id.to_string()).collect()
 }
 
@@ -65,8 +95,13 @@ async fn four_shards_wait_when_there_is_no_worker() {
     let expected = ["000-000000", "000-000001", "000-000002", "000-000003"];
     assert_eq!(released(&world, batch).await, expected);
     assert_eq!(messages(&world).await, expected);
-    let [backlog] = numbers.as_slice() else { panic!("{numbers:?}") };
-    assert_eq!((backlog.model.as_str(), backlog.newly_released), ("tiny", 4));
+    let [backlog] = numbers.as_slice() else {
+        panic!("{numbers:?}")
+    };
+    assert_eq!(
+        (backlog.model.as_str(), backlog.newly_released),
+        ("tiny", 4)
+    );
     assert_eq!((backlog.unreleased_shards, backlog.released_shards), (6, 4));
 }
 
@@ -77,7 +112,13 @@ async fn nothing_more_is_released_when_enough_waits() {
     dispatch(&world, Some("tiny")).await;
     messages(&world).await;
     let numbers = dispatch(&world, Some("tiny")).await;
-    assert_eq!(numbers.iter().map(|backlog| backlog.newly_released).sum::<u64>(), 0);
+    assert_eq!(
+        numbers
+            .iter()
+            .map(|backlog| backlog.newly_released)
+            .sum::<u64>(),
+        0
+    );
     assert_eq!(released(&world, batch).await.len(), 4);
     assert_eq!(messages(&world).await, Vec::<String>::new());
 }
@@ -85,16 +126,37 @@ async fn nothing_more_is_released_when_enough_waits() {
 #[tokio::test]
 async fn a_small_batch_goes_to_the_fast_lane() {
     let world = World::new();
-    publish(&world, Cut { lines: 3, window_lines: 3, shard_lines: 3 }).await;
+    publish(
+        &world,
+        Cut {
+            lines: 3,
+            window_lines: 3,
+            shard_lines: 3,
+        },
+    )
+    .await;
     dispatch(&world, None).await;
-    assert_eq!(world.drain(&QueueName::Model { model: "tiny".to_owned(), lane: Lane::Fast }).await.len(), 1);
+    assert_eq!(
+        world
+            .drain(&QueueName::Model {
+                model: "tiny".to_owned(),
+                lane: Lane::Fast
+            })
+            .await
+            .len(),
+        1
+    );
 }
 
 #[tokio::test]
 async fn nothing_is_released_when_the_batch_was_stopped() {
     let world = World::new();
     let batch = publish(&world, CUT).await;
-    world.store.apply(&world.tenant, batch, Event::CancelRequested, world.now()).await.expect("cancel");
+    world
+        .store
+        .apply(&world.tenant, batch, Event::CancelRequested, world.now())
+        .await
+        .expect("cancel");
     dispatch(&world, None).await;
     assert_eq!(released(&world, batch).await, Vec::<String>::new());
     assert_eq!(messages(&world).await, Vec::<String>::new());
@@ -105,7 +167,13 @@ async fn other_models_are_left_alone_when_the_job_names_one() {
     let world = World::new();
     let batch = publish(&world, CUT).await;
     let numbers = dispatch(&world, Some("small")).await;
-    assert_eq!(numbers.iter().map(|backlog| backlog.newly_released).sum::<u64>(), 0);
+    assert_eq!(
+        numbers
+            .iter()
+            .map(|backlog| backlog.newly_released)
+            .sum::<u64>(),
+        0
+    );
     assert_eq!(released(&world, batch).await, Vec::<String>::new());
 }
 
@@ -117,13 +185,21 @@ async fn fails_at_every_call() {
             let batch = publish(&world, CUT).await;
             let fuse = Fuse::at(k, when);
             // The error is the crash itself; what counts is what the next run makes of it.
-            let _ = handle(&context(&world, fuse.wrap(&world.platform)), job(None), world.now()).await;
+            let _ = handle(
+                &context(&world, fuse.wrap(&world.platform)),
+                job(None),
+                world.now(),
+            )
+            .await;
             dispatch(&world, None).await;
             let released: BTreeSet<String> = released(&world, batch).await.into_iter().collect();
             assert!(released.len() >= 4, "crash {when:?} call {k}: {released:?}");
             // A message may be lost, which reconcile repairs; none may name a shard that is not released.
             let sent: BTreeSet<String> = messages(&world).await.into_iter().collect();
-            assert!(sent.is_subset(&released), "crash {when:?} call {k}: {sent:?} beyond {released:?}");
+            assert!(
+                sent.is_subset(&released),
+                "crash {when:?} call {k}: {sent:?} beyond {released:?}"
+            );
             if i64::try_from(fuse.calls()).expect("few calls") <= k {
                 break;
             }

@@ -30,7 +30,15 @@ pub(crate) struct ResultFile {
 impl ResultFile {
     /// Makes an empty file; nothing is stored for one that stays empty.
     pub(crate) fn new(blobs: Arc<dyn Blobs>, key: BlobKey) -> Self {
-        Self { blobs, key, buffer: Vec::new(), multipart: None, sha256: Sha256::new(), lines: 0, bytes: 0 }
+        Self {
+            blobs,
+            key,
+            buffer: Vec::new(),
+            multipart: None,
+            sha256: Sha256::new(),
+            lines: 0,
+            bytes: 0,
+        }
     }
 
     /// Returns where the file's bytes go.
@@ -62,11 +70,17 @@ impl ResultFile {
     async fn store_part(&mut self) -> Result<(), IoError> {
         let mut multipart = match self.multipart.take() {
             Some(multipart) => multipart,
-            None => Multipart { id: self.blobs.multipart_begin(&self.key).await?, parts: Vec::new() },
+            None => Multipart {
+                id: self.blobs.multipart_begin(&self.key).await?,
+                parts: Vec::new(),
+            },
         };
         let number = u32::try_from(multipart.parts.len() + 1).unwrap_or(u32::MAX);
         let body = Bytes::from(std::mem::take(&mut self.buffer));
-        let stored = self.blobs.multipart_put(&self.key, &multipart.id, number, body).await;
+        let stored = self
+            .blobs
+            .multipart_put(&self.key, &multipart.id, number, body)
+            .await;
         let stored = stored.map(|tag| multipart.parts.push(tag));
         self.multipart = Some(multipart);
         stored
@@ -86,20 +100,30 @@ impl ResultFile {
         }
         match &self.multipart {
             Some(multipart) => {
-                self.blobs.multipart_finish(&self.key, &multipart.id, &multipart.parts).await?;
+                self.blobs
+                    .multipart_finish(&self.key, &multipart.id, &multipart.parts)
+                    .await?;
                 self.multipart = None;
             }
             None => {
-                self.blobs.put(&self.key, Bytes::from(std::mem::take(&mut self.buffer))).await?;
+                self.blobs
+                    .put(&self.key, Bytes::from(std::mem::take(&mut self.buffer)))
+                    .await?;
             }
         }
         let sha256 = hex::encode(std::mem::take(&mut self.sha256).finalize());
-        Ok(Some(FileDigest { sha256, lines: self.lines, bytes: self.bytes }))
+        Ok(Some(FileDigest {
+            sha256,
+            lines: self.lines,
+            bytes: self.bytes,
+        }))
     }
 
     /// Drops what is stored of a file that will not be finished.
     pub(crate) async fn abort(&mut self) {
-        let Some(multipart) = self.multipart.take() else { return };
+        let Some(multipart) = self.multipart.take() else {
+            return;
+        };
         if let Err(error) = self.blobs.multipart_abort(&self.key, &multipart.id).await {
             tracing::warn!(blob.key = %self.key, %error, "could not abort a multipart blob");
         }
@@ -108,6 +132,9 @@ impl ResultFile {
 
 impl std::fmt::Debug for ResultFile {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ResultFile").field("key", &self.key).field("lines", &self.lines).finish_non_exhaustive()
+        f.debug_struct("ResultFile")
+            .field("key", &self.key)
+            .field("lines", &self.lines)
+            .finish_non_exhaustive()
     }
 }

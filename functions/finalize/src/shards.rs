@@ -22,12 +22,15 @@ impl Segments {
     pub(crate) fn of(tenant: &TenantId, batch: BatchId, shards: &[Shard]) -> Self {
         let mut by_window: BTreeMap<u32, Vec<BlobKey>> = BTreeMap::new();
         for shard in shards {
-            by_window.entry(shard.window).or_default().extend(shard.segments.iter().map(|segment| BlobKey::Segment {
-                tenant: tenant.clone(),
-                batch,
-                shard: shard.id.clone(),
-                segment: *segment,
-            }));
+            by_window
+                .entry(shard.window)
+                .or_default()
+                .extend(shard.segments.iter().map(|segment| BlobKey::Segment {
+                    tenant: tenant.clone(),
+                    batch,
+                    shard: shard.id.clone(),
+                    segment: *segment,
+                }));
         }
         Self(by_window)
     }
@@ -39,7 +42,11 @@ impl Segments {
     /// As [`read_blob`].
     pub(crate) async fn read(&self, blobs: &dyn Blobs, window: u32) -> Result<Vec<Bytes>, IoError> {
         let keys = self.0.get(&window).map(Vec::as_slice).unwrap_or_default();
-        stream::iter(keys).map(|key| read_blob(blobs, key)).buffer_unordered(READS_IN_FLIGHT).try_collect().await
+        stream::iter(keys)
+            .map(|key| read_blob(blobs, key))
+            .buffer_unordered(READS_IN_FLIGHT)
+            .try_collect()
+            .await
     }
 }
 
@@ -49,7 +56,13 @@ impl Segments {
 ///
 /// [`IoError`]: `Corrupt` if it is not there, or shorter than it should be.
 pub(crate) async fn read_blob(blobs: &dyn Blobs, key: &BlobKey) -> Result<Bytes, IoError> {
-    let corrupt = || IoError::new("read a blob that a record names", key.to_string(), IoKind::Corrupt);
+    let corrupt = || {
+        IoError::new(
+            "read a blob that a record names",
+            key.to_string(),
+            IoKind::Corrupt,
+        )
+    };
     let mut read = match blobs.get(key, 0, None).await {
         Ok(read) => read,
         Err(error) if error.kind == IoKind::NotFound => return Err(corrupt().because(error)),
@@ -59,5 +72,9 @@ pub(crate) async fn read_blob(blobs: &dyn Blobs, key: &BlobKey) -> Result<Bytes,
     while let Some(chunk) = read.body.try_next().await? {
         bytes.extend_from_slice(&chunk);
     }
-    if bytes.len() as u64 == read.meta.bytes { Ok(bytes.freeze()) } else { Err(corrupt()) }
+    if bytes.len() as u64 == read.meta.bytes {
+        Ok(bytes.freeze())
+    } else {
+        Err(corrupt())
+    }
 }

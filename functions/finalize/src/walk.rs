@@ -36,8 +36,22 @@ impl ResultFiles {
         let (tenant, batch, epoch) = (params.tenant.clone(), params.id, *epoch);
         let blobs = &ctx.platform.blobs;
         Self {
-            output: ResultFile::new(blobs.clone(), BlobKey::Output { tenant: tenant.clone(), batch, epoch }),
-            errors: ResultFile::new(blobs.clone(), BlobKey::Errors { tenant, batch, epoch }),
+            output: ResultFile::new(
+                blobs.clone(),
+                BlobKey::Output {
+                    tenant: tenant.clone(),
+                    batch,
+                    epoch,
+                },
+            ),
+            errors: ResultFile::new(
+                blobs.clone(),
+                BlobKey::Errors {
+                    tenant,
+                    batch,
+                    epoch,
+                },
+            ),
         }
     }
 
@@ -54,7 +68,12 @@ impl ResultFiles {
     /// # Errors
     ///
     /// [`IoError`]: `Corrupt` if results contradict the index or the batch's public counts.
-    pub(crate) async fn write(&mut self, ctx: &Context, claimed: &Claimed, stop: Option<Stop>) -> Result<Written, IoError> {
+    pub(crate) async fn write(
+        &mut self,
+        ctx: &Context,
+        claimed: &Claimed,
+        stop: Option<Stop>,
+    ) -> Result<Written, IoError> {
         let Claimed { params, run, .. } = claimed;
         let (tenant, batch) = (&params.tenant, params.id);
         let segments = Segments::of(tenant, batch, &ctx.store.list_shards(tenant, batch).await?);
@@ -69,12 +88,23 @@ impl ResultFiles {
             self.errors.append(&merged.errors, merged.failed).await?;
         }
         counts.total = counts.completed + counts.failed;
-        let public = LineCounts { failed: run.counts.failed + unexecuted, ..run.counts };
+        let public = LineCounts {
+            failed: run.counts.failed + unexecuted,
+            ..run.counts
+        };
         if counts != public {
             let contradiction = format!("results give {counts:?}, the batch says {public:?}");
-            return Err(IoError::new("prove the results complete", batch.to_string(), IoKind::Corrupt).because(contradiction));
+            return Err(IoError::new(
+                "prove the results complete",
+                batch.to_string(),
+                IoKind::Corrupt,
+            )
+            .because(contradiction));
         }
-        Ok(Written { output: self.output.finish().await?, errors: self.errors.finish().await? })
+        Ok(Written {
+            output: self.output.finish().await?,
+            errors: self.errors.finish().await?,
+        })
     }
 }
 
@@ -88,7 +118,11 @@ async fn merge(
 ) -> Result<MergedWindow, IoError> {
     let Claimed { params, .. } = claimed;
     let (batch, blobs) = (params.id, ctx.platform.blobs.as_ref());
-    let key = BlobKey::Index { tenant: params.tenant.clone(), batch, window };
+    let key = BlobKey::Index {
+        tenant: params.tenant.clone(),
+        batch,
+        window,
+    };
     let index = read_blob(blobs, &key).await?;
     let results = segments.read(blobs, window).await?;
     let merged = tokio::task::spawn_blocking(move || {
@@ -98,5 +132,12 @@ async fn merge(
     merged
         .await
         .expect("merging does not panic, and is never aborted")
-        .map_err(|error| IoError::new("merge the window of index", key.to_string(), IoKind::Corrupt).because(error))
+        .map_err(|error| {
+            IoError::new(
+                "merge the window of index",
+                key.to_string(),
+                IoKind::Corrupt,
+            )
+            .because(error)
+        })
 }

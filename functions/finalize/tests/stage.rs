@@ -28,20 +28,35 @@ use worker::{Answers, release_all, run_shard};
 use world::World;
 
 /// Five lines in two windows, two lines a shard.
-const CUT: Cut = Cut { lines: 5, window_lines: 3, shard_lines: 2 };
+const CUT: Cut = Cut {
+    lines: 5,
+    window_lines: 3,
+    shard_lines: 2,
+};
 
 fn context(world: &World, platform: Platform) -> Context {
     let store = Store::new(Arc::clone(&platform.records), world.settings.timing);
-    Context { platform, store, catalog: Arc::clone(&world.catalog), settings: world.settings }
+    Context {
+        platform,
+        store,
+        catalog: Arc::clone(&world.catalog),
+        settings: world.settings,
+    }
 }
 
 async fn finalize(world: &World, batch: BatchId) {
     let ctx = context(world, world.platform.clone());
-    handle(&ctx, world.stage_job(batch), world.now()).await.expect("finalize");
+    handle(&ctx, world.stage_job(batch), world.now())
+        .await
+        .expect("finalize");
 }
 
 async fn apply(world: &World, batch: BatchId, event: Event) {
-    world.store.apply(&world.tenant, batch, event, world.now()).await.expect("apply the event");
+    world
+        .store
+        .apply(&world.tenant, batch, event, world.now())
+        .await
+        .expect("apply the event");
 }
 
 /// Stops a batch and waits for its grace.
@@ -56,13 +71,20 @@ async fn publish_and_run(world: &World, shards: u32, answers: Answers) -> BatchI
     let batch = publish(world, CUT).await;
     release_all(world, batch).await;
     for number in 0..shards {
-        run_shard(world, batch, &ShardId::root(0, number), answers, usize::MAX).await.expect("a free shard");
+        run_shard(world, batch, &ShardId::root(0, number), answers, usize::MAX)
+            .await
+            .expect("a free shard");
     }
     batch
 }
 
 async fn file(world: &World, id: FileId) -> (File, String) {
-    let file = world.store.load_file(&world.tenant, id, world.now()).await.expect("load").expect("the file is there");
+    let file = world
+        .store
+        .load_file(&world.tenant, id, world.now())
+        .await
+        .expect("load")
+        .expect("the file is there");
     let bytes = world.blob(&file.blob).await.expect("the file's bytes");
     (file, String::from_utf8(bytes).expect("JSONL is UTF-8"))
 }
@@ -71,11 +93,17 @@ async fn file(world: &World, id: FileId) -> (File, String) {
 async fn outcome(world: &World, batch: BatchId) -> String {
     let run = world.batch(batch).await.run;
     let counts = run.counts;
-    let mut text = format!("{}; {}/{}/{}\n", run.state, counts.total, counts.completed, counts.failed);
-    let manifest = run.manifest.unwrap_or_else(|| panic!("{text} has no manifest"));
-    for (role, id, digest) in
-        [("output", run.output_file_id, manifest.output), ("error", run.error_file_id, manifest.error)]
-    {
+    let mut text = format!(
+        "{}; {}/{}/{}\n",
+        run.state, counts.total, counts.completed, counts.failed
+    );
+    let manifest = run
+        .manifest
+        .unwrap_or_else(|| panic!("{text} has no manifest"));
+    for (role, id, digest) in [
+        ("output", run.output_file_id, manifest.output),
+        ("error", run.error_file_id, manifest.error),
+    ] {
         let Some(id) = id else {
             assert_eq!(digest, None, "a file that is not there has no digest");
             text += &format!("{role}: none\n");
@@ -84,15 +112,31 @@ async fn outcome(world: &World, batch: BatchId) -> String {
         let (file, lines) = file(world, id).await;
         let digest = digest.expect("the digest of a file");
         assert_eq!(digest.sha256, hex::encode(Sha256::digest(lines.as_bytes())));
-        assert_eq!((digest.bytes, file.bytes), (lines.len() as u64, lines.len() as u64));
+        assert_eq!(
+            (digest.bytes, file.bytes),
+            (lines.len() as u64, lines.len() as u64)
+        );
         assert_eq!(digest.lines, lines.lines().count() as u64);
-        assert_eq!((file.purpose, file.filename.as_str()), (Purpose::BatchOutput, format!("{batch}_{role}.jsonl").as_str()));
+        assert_eq!(
+            (file.purpose, file.filename.as_str()),
+            (
+                Purpose::BatchOutput,
+                format!("{batch}_{role}.jsonl").as_str()
+            )
+        );
         text += &format!("{role}:");
         for line in lines.lines() {
             let record: serde_json::Value = serde_json::from_str(line).expect("a line is JSON");
             let status = &record["response"]["status_code"];
-            let result = if status.is_null() { &record["error"]["code"] } else { status };
-            text += &format!(" {}={result}", record["custom_id"].as_str().expect("a custom_id"));
+            let result = if status.is_null() {
+                &record["error"]["code"]
+            } else {
+                status
+            };
+            text += &format!(
+                " {}={result}",
+                record["custom_id"].as_str().expect("a custom_id")
+            );
         }
         text += "\n";
     }
@@ -104,7 +148,11 @@ async fn check(world: &World, batch: BatchId, expected: Expect) {
     let first = outcome(world, batch).await;
     expected.assert_eq(&first);
     finalize(world, batch).await;
-    assert_eq!(outcome(world, batch).await, first, "a second run changes nothing");
+    assert_eq!(
+        outcome(world, batch).await,
+        first,
+        "a second run changes nothing"
+    );
 }
 
 #[tokio::test]
@@ -112,7 +160,16 @@ async fn lines_are_in_input_order_when_all_are_done() {
     let world = World::new();
     let batch = publish_and_run(&world, 3, Answers::Mixed).await;
     apply(&world, batch, Event::AllShardsDone).await;
-    check(&world, batch, expect![[""]]).await;
+    check(
+        &world,
+        batch,
+        expect![[r#"
+        completed; 5/3/2
+        output: r-1=200 r-3=200 r-5=200
+        error: r-2=400 r-4=400
+    "#]],
+    )
+    .await;
 }
 
 #[tokio::test]
@@ -120,7 +177,16 @@ async fn there_is_no_output_file_when_every_line_failed() {
     let world = World::new();
     let batch = publish_and_run(&world, 3, Answers::Bad).await;
     apply(&world, batch, Event::AllShardsDone).await;
-    check(&world, batch, expect![[""]]).await;
+    check(
+        &world,
+        batch,
+        expect![[r#"
+        completed; 5/0/5
+        output: none
+        error: r-1=400 r-2=400 r-3=400 r-4=400 r-5=400
+    "#]],
+    )
+    .await;
 }
 
 #[tokio::test]
@@ -128,16 +194,36 @@ async fn there_is_no_error_file_when_every_line_succeeded() {
     let world = World::new();
     let batch = publish_and_run(&world, 3, Answers::Good).await;
     apply(&world, batch, Event::AllShardsDone).await;
-    check(&world, batch, expect![[""]]).await;
+    check(
+        &world,
+        batch,
+        expect![[r#"
+        completed; 5/5/0
+        output: r-1=200 r-2=200 r-3=200 r-4=200 r-5=200
+        error: none
+    "#]],
+    )
+    .await;
 }
 
 #[tokio::test]
 async fn finished_lines_are_kept_when_the_window_closes() {
     let world = World::new();
     let batch = publish_and_run(&world, 1, Answers::Good).await;
-    run_shard(&world, batch, &ShardId::root(0, 2), Answers::Good, 1).await.expect("a free shard");
+    run_shard(&world, batch, &ShardId::root(0, 2), Answers::Good, 1)
+        .await
+        .expect("a free shard");
     stop(&world, batch, Event::WindowClosed).await;
-    check(&world, batch, expect![[""]]).await;
+    check(
+        &world,
+        batch,
+        expect![[r#"
+        expired; 5/3/2
+        output: r-2=200 r-3=200 r-5=200
+        error: r-1="batch_expired" r-4="batch_expired"
+    "#]],
+    )
+    .await;
 }
 
 #[tokio::test]
@@ -145,7 +231,16 @@ async fn finished_lines_are_kept_when_the_batch_is_cancelled() {
     let world = World::new();
     let batch = publish_and_run(&world, 1, Answers::Mixed).await;
     stop(&world, batch, Event::CancelRequested).await;
-    check(&world, batch, expect![[""]]).await;
+    check(
+        &world,
+        batch,
+        expect![[r#"
+        cancelled; 5/1/4
+        output: r-3=200
+        error: r-1="batch_cancelled" r-2=400 r-4="batch_cancelled" r-5="batch_cancelled"
+    "#]],
+    )
+    .await;
 }
 
 #[tokio::test]
@@ -154,7 +249,16 @@ async fn every_result_is_kept_when_the_cancel_comes_during_finalizing() {
     let batch = publish_and_run(&world, 3, Answers::Mixed).await;
     apply(&world, batch, Event::AllShardsDone).await;
     apply(&world, batch, Event::CancelRequested).await;
-    check(&world, batch, expect![[""]]).await;
+    check(
+        &world,
+        batch,
+        expect![[r#"
+        cancelled; 5/3/2
+        output: r-1=200 r-3=200 r-5=200
+        error: r-2=400 r-4=400
+    "#]],
+    )
+    .await;
 }
 
 #[tokio::test]
@@ -162,32 +266,80 @@ async fn there_are_no_files_when_the_batch_is_cancelled_while_validating() {
     let world = World::new();
     let batch = world.create_from(b"never read").await;
     apply(&world, batch, Event::CancelRequested).await;
-    check(&world, batch, expect![[""]]).await;
+    check(
+        &world,
+        batch,
+        expect![[r#"
+        cancelled; 0/0/0
+        output: none
+        error: none
+    "#]],
+    )
+    .await;
 }
 
 #[tokio::test]
 async fn results_of_a_parent_and_its_children_are_merged_when_a_shard_was_split() {
     let world = World::new();
-    let batch = publish(&world, Cut { lines: 4, window_lines: 4, shard_lines: 4 }).await;
+    let batch = publish(
+        &world,
+        Cut {
+            lines: 4,
+            window_lines: 4,
+            shard_lines: 4,
+        },
+    )
+    .await;
     release_all(&world, batch).await;
     let root = ShardId::root(0, 0);
     let lost = batch_core::limits::SHARD_LOSSES_MAX;
     for _ in 1..lost {
-        run_shard(&world, batch, &root, Answers::Good, 0).await.expect("a free shard");
+        run_shard(&world, batch, &root, Answers::Good, 0)
+            .await
+            .expect("a free shard");
         world.advance_ms(world.settings.timing.lease_ms);
-        world.store.apply_lapse(&world.tenant, batch, &root, world.now()).await.expect("lapse");
+        world
+            .store
+            .apply_lapse(&world.tenant, batch, &root, world.now())
+            .await
+            .expect("lapse");
     }
-    run_shard(&world, batch, &root, Answers::Good, 1).await.expect("a free shard");
+    run_shard(&world, batch, &root, Answers::Good, 1)
+        .await
+        .expect("a free shard");
     world.advance_ms(world.settings.timing.lease_ms);
-    let lapsed = world.store.apply_lapse(&world.tenant, batch, &root, world.now()).await.expect("lapse");
-    let Lapsed::MustSplit(parent) = lapsed else { panic!("{lapsed:?}") };
-    let split = world.store.split_shard(&world.tenant, batch, &parent, &[1, 2, 3], world.now()).await.expect("split");
-    let SplitShard::Split(children) = split else { panic!("{split:?}") };
+    let lapsed = world
+        .store
+        .apply_lapse(&world.tenant, batch, &root, world.now())
+        .await
+        .expect("lapse");
+    let Lapsed::MustSplit(parent) = lapsed else {
+        panic!("{lapsed:?}")
+    };
+    let split = world
+        .store
+        .split_shard(&world.tenant, batch, &parent, &[1, 2, 3], world.now())
+        .await
+        .expect("split");
+    let SplitShard::Split(children) = split else {
+        panic!("{split:?}")
+    };
     for child in children {
-        run_shard(&world, batch, &child.id, Answers::Mixed, usize::MAX).await.expect("a free child");
+        run_shard(&world, batch, &child.id, Answers::Mixed, usize::MAX)
+            .await
+            .expect("a free child");
     }
     apply(&world, batch, Event::AllShardsDone).await;
-    check(&world, batch, expect![[""]]).await;
+    check(
+        &world,
+        batch,
+        expect![[r#"
+        completed; 4/3/1
+        output: r-1=200 r-3=200 r-4=200
+        error: r-2=400
+    "#]],
+    )
+    .await;
 }
 
 #[tokio::test]
@@ -195,28 +347,61 @@ async fn files_live_as_long_as_the_user_asked() {
     let world = World::new();
     let batch = publish_and_run(&world, 3, Answers::Mixed).await;
     apply(&world, batch, Event::AllShardsDone).await;
-    assert_eq!(world.batch(batch).await.params.output_expires_after, None::<ExpiresAfter>);
+    assert_eq!(
+        world.batch(batch).await.params.output_expires_after,
+        None::<ExpiresAfter>
+    );
     finalize(&world, batch).await;
-    let id = world.batch(batch).await.run.output_file_id.expect("an output file");
+    let id = world
+        .batch(batch)
+        .await
+        .run
+        .output_file_id
+        .expect("an output file");
     let (file, _) = file(&world, id).await;
-    assert_eq!(file.expires_at, Some(file.created_at.plus_ms(30 * 86_400_000)));
+    assert_eq!(
+        file.expires_at,
+        Some(file.created_at.plus_ms(30 * 86_400_000))
+    );
 }
 
 #[tokio::test]
 async fn output_is_whole_when_it_has_many_parts() {
     let world = World::new();
-    let batch = publish(&world, Cut { lines: 40_000, window_lines: 20_000, shard_lines: 500 }).await;
+    let batch = publish(
+        &world,
+        Cut {
+            lines: 40_000,
+            window_lines: 20_000,
+            shard_lines: 500,
+        },
+    )
+    .await;
     release_all(&world, batch).await;
     for number in 0..80 {
-        run_shard(&world, batch, &ShardId::root(0, number), Answers::Mixed, usize::MAX).await.expect("a free shard");
+        run_shard(
+            &world,
+            batch,
+            &ShardId::root(0, number),
+            Answers::Mixed,
+            usize::MAX,
+        )
+        .await
+        .expect("a free shard");
     }
     apply(&world, batch, Event::AllShardsDone).await;
     finalize(&world, batch).await;
     let run = world.batch(batch).await.run;
     assert_eq!((run.counts.completed, run.counts.failed), (20_000, 20_000));
     let output = outcome(&world, batch).await;
-    let odd: String = (1..40_000).step_by(2).map(|number| format!(" r-{number}=200")).collect();
-    assert_eq!(output.lines().nth(1), Some(format!("output:{odd}").as_str()));
+    let odd: String = (1..40_000)
+        .step_by(2)
+        .map(|number| format!(" r-{number}=200"))
+        .collect();
+    assert_eq!(
+        output.lines().nth(1),
+        Some(format!("output:{odd}").as_str())
+    );
 }
 
 #[tokio::test]
@@ -225,24 +410,56 @@ async fn the_batch_waits_for_a_person_when_a_segment_is_damaged() {
     let batch = publish_and_run(&world, 3, Answers::Good).await;
     apply(&world, batch, Event::AllShardsDone).await;
     let shard = ShardId::root(0, 1);
-    let segments = world.store.load_shard(&world.tenant, batch, &shard).await.expect("load").expect("a shard").segments;
-    let key = BlobKey::Segment { tenant: world.tenant.clone(), batch, shard, segment: segments[0] };
+    let segments = world
+        .store
+        .load_shard(&world.tenant, batch, &shard)
+        .await
+        .expect("load")
+        .expect("a shard")
+        .segments;
+    let key = BlobKey::Segment {
+        tenant: world.tenant.clone(),
+        batch,
+        shard,
+        segment: segments[0],
+    };
     let whole = world.blob(&key).await.expect("the segment");
     for damaged in [None, Some(b"nonsense".to_vec())] {
         match damaged {
-            None => world.platform.blobs.delete(&key).await.expect("delete the segment"),
+            None => world
+                .platform
+                .blobs
+                .delete(&key)
+                .await
+                .expect("delete the segment"),
             Some(bytes) => {
-                world.platform.blobs.put(&key, bytes.into()).await.expect("damage the segment");
+                world
+                    .platform
+                    .blobs
+                    .put(&key, bytes.into())
+                    .await
+                    .expect("damage the segment");
             }
         }
         finalize(&world, batch).await;
-        assert!(matches!(world.batch(batch).await.run.state, State::Sealed(_)));
+        assert!(matches!(
+            world.batch(batch).await.run.state,
+            State::Sealed(_)
+        ));
         finalize(&world, batch).await;
         world.advance_ms(3_600_000);
     }
-    world.platform.blobs.put(&key, whole.into()).await.expect("mend the segment");
+    world
+        .platform
+        .blobs
+        .put(&key, whole.into())
+        .await
+        .expect("mend the segment");
     finalize(&world, batch).await;
-    assert_eq!(world.batch(batch).await.run.state, State::Ended(Terminal::Completed));
+    assert_eq!(
+        world.batch(batch).await.run.state,
+        State::Ended(Terminal::Completed)
+    );
 }
 
 /// Finalizes with a crash at call `k`, then again without; returns the outcome and the calls made.
@@ -252,7 +469,12 @@ async fn crash_at(k: i64, when: When) -> (String, u64) {
     stop(&world, batch, Event::CancelRequested).await;
     let fuse = Fuse::at(k, when);
     // The error is the crash itself; what counts is what the next run makes of it.
-    let _ = handle(&context(&world, fuse.wrap(&world.platform)), world.stage_job(batch), world.now()).await;
+    let _ = handle(
+        &context(&world, fuse.wrap(&world.platform)),
+        world.stage_job(batch),
+        world.now(),
+    )
+    .await;
     let calls = fuse.calls();
     world.advance_ms(world.settings.timing.lease_ms + world.settings.timing.takeover_ms);
     finalize(&world, batch).await;

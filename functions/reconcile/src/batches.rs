@@ -3,36 +3,11 @@
 use batch_core::id::{BatchId, TenantId};
 use batch_core::lifecycle::{Effect, Event, State, due_event, next_look};
 use batch_core::message::QueueName;
-use batch_core::time::UnixMs;
 use batch_io::IoError;
 use batch_io::store::{ApplyError, BatchView};
 
-use crate::Context;
 use crate::messages::ask_stage;
-use crate::report::Report;
-
-/// Which stages have an empty queue.
-///
-/// A stage that has messages waiting is busy, not stuck: to send more of them would only lengthen its queue.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct IdleStages {
-    validate: bool,
-    finalize: bool,
-}
-
-impl IdleStages {
-    /// Looks at the queues, once for a whole run.
-    ///
-    /// # Errors
-    ///
-    /// [`IoError`].
-    pub(crate) async fn look(ctx: &Context) -> Result<Self, IoError> {
-        Ok(Self {
-            validate: ctx.platform.queue.depth(&QueueName::Validate).await? == 0,
-            finalize: ctx.platform.queue.depth(&QueueName::Finalize).await? == 0,
-        })
-    }
-}
+use crate::pass::Pass;
 
 /// Applies the event that is due, or asks again for a stage that is stuck.
 ///
@@ -40,28 +15,30 @@ impl IdleStages {
 ///
 /// [`IoError`].
 pub(crate) async fn look_at(
-    ctx: &Context,
+    pass: &mut Pass<'_>,
     tenant: &TenantId,
     batch: BatchId,
-    idle: IdleStages,
-    now: UnixMs,
-    report: &mut Report,
 ) -> Result<(), IoError> {
-    let Some(view) = ctx.store.load_batch(tenant, batch).await? else { return Ok(()) };
-    if apply_due(ctx, &view, now, report).await? {
+    let Some(view) = pass.ctx.store.load_batch(tenant, batch).await? else {
+        return Ok(());
+    };
+    if apply_due(pass, &view).await? {
         return Ok(());
     }
-    let is_due = next_look(&view.run, &view.params, &ctx.settings.timing).is_some_and(|at| at <= now);
+    let is_due = next_look(&view.run, &view.params, &pass.ctx.settings.timing)
+        .is_some_and(|at| at <= pass.now);
     let (queue, is_idle) = match view.run.state {
-        State::Validating => (QueueName::Validate, idle.validate),
-        State::Sealed(_) => (QueueName::Finalize, idle.finalize),
-        State::InProgress | State::Draining(_) | State::Ended(_) => return ctx.store.reschedule(tenant, batch, now).await,
+        State::Validating => (QueueName::Validate, pass.validate_is_idle),
+        State::Sealed(_) => (QueueName::Finalize, pass.finalize_is_idle),
+        State::InProgress | State::Draining(_) | State::Ended(_) => {
+            return pass.ctx.store.reschedule(tenant, batch, pass.now).await;
+        }
     };
     if is_due && is_idle {
-        ask_stage(ctx, &queue, tenant, batch).await?;
-        report.stages_resent += 1;
+        ask_stage(pass.ctx, &queue, tenant, batch).await?;
+        pass.report.stages_resent += 1;
     }
-    ctx.store.reschedule(tenant, batch, now).await
+    pass.ctx.store.reschedule(tenant, batch, pass.now).await
 }
 
 /// Seals a batch whose last shard is done, unless somebody has.
@@ -70,33 +47,33 @@ pub(crate) async fn look_at(
 ///
 /// [`IoError`].
 pub(crate) async fn seal_if_done(
-    ctx: &Context,
+    pass: &mut Pass<'_>,
     tenant: &TenantId,
     batch: BatchId,
-    now: UnixMs,
-    report: &mut Report,
 ) -> Result<(), IoError> {
-    let Some(view) = ctx.store.load_batch(tenant, batch).await? else { return Ok(()) };
-    apply_due(ctx, &view, now, report).await.map(|_| ())
+    let Some(view) = pass.ctx.store.load_batch(tenant, batch).await? else {
+        return Ok(());
+    };
+    apply_due(pass, &view).await.map(|_| ())
 }
 
 /// Applies the event that is due, and returns whether there was one.
-async fn apply_due(ctx: &Context, view: &BatchView, now: UnixMs, report: &mut Report) -> Result<bool, IoError> {
+async fn apply_due(pass: &mut Pass<'_>, view: &BatchView) -> Result<bool, IoError> {
     let BatchView { params, run, .. } = view;
-    let Some(event) = due_event(run, params, now) else { return Ok(false) };
-    apply(ctx, &params.tenant, params.id, event, now, report).await?;
+    let Some(event) = due_event(run, params, pass.now) else {
+        return Ok(false);
+    };
+    apply(pass, &params.tenant, params.id, event).await?;
     Ok(true)
 }
 
 async fn apply(
-    ctx: &Context,
+    pass: &mut Pass<'_>,
     tenant: &TenantId,
     batch: BatchId,
     event: Event,
-    now: UnixMs,
-    report: &mut Report,
 ) -> Result<(), IoError> {
-    let applied = match ctx.store.apply(tenant, batch, event, now).await {
+    let applied = match pass.ctx.store.apply(tenant, batch, event, pass.now).await {
         Ok(applied) => applied,
         Err(ApplyError::Io(error)) => return Err(error),
         // Another was faster: the state that the event was made for is over.
@@ -107,13 +84,13 @@ async fn apply(
     }
     tracing::info!(batch.id = %batch, %event, state = %applied.run.state, "time moved a batch");
     if event == Event::WindowClosed {
-        report.windows_closed += 1;
+        pass.report.windows_closed += 1;
     }
     for effect in applied.effects {
         match effect {
             Effect::Finalize => {
-                report.batches_sealed += 1;
-                ask_stage(ctx, &QueueName::Finalize, tenant, batch).await?;
+                pass.report.batches_sealed += 1;
+                ask_stage(pass.ctx, &QueueName::Finalize, tenant, batch).await?;
             }
             // The other effects are records already: the seal's moment, and the notification.
             Effect::Validate | Effect::Dispatch | Effect::SealAt(_) | Effect::Notify(_) => {}

@@ -5,11 +5,9 @@
 use batch_core::blob_key::BlobKey;
 use batch_core::id::{BatchId, TenantId};
 use batch_core::shard::{SegmentRef, ShardId};
-use batch_core::time::UnixMs;
 use batch_io::IoError;
 
-use crate::Context;
-use crate::report::Report;
+use crate::pass::Pass;
 
 /// Removes what an ended batch no longer needs, once no late stage or worker can write any more of it.
 ///
@@ -17,47 +15,93 @@ use crate::report::Report;
 ///
 /// [`IoError`].
 pub(crate) async fn clear(
-    ctx: &Context,
+    pass: &mut Pass<'_>,
     tenant: &TenantId,
     batch: BatchId,
-    now: UnixMs,
-    report: &mut Report,
 ) -> Result<(), IoError> {
-    let Some(view) = ctx.store.load_batch(tenant, batch).await? else {
-        return ctx.store.settle_outbox(tenant, batch).await;
+    let Some(view) = pass.ctx.store.load_batch(tenant, batch).await? else {
+        return pass.ctx.store.settle_outbox(tenant, batch).await;
     };
-    let Some(ended_at) = view.run.moments.ended_at.filter(|_| view.run.state.is_terminal()) else { return Ok(()) };
-    let timing = &ctx.settings.timing;
-    if now < ended_at.plus_ms(timing.lease_ms + timing.takeover_ms) {
+    let Some(ended_at) = view
+        .run
+        .moments
+        .ended_at
+        .filter(|_| view.run.state.is_terminal())
+    else {
+        return Ok(());
+    };
+    let timing = &pass.ctx.settings.timing;
+    if pass.now < ended_at.plus_ms(timing.lease_ms + timing.takeover_ms) {
         return Ok(());
     }
     for folder in folders(tenant, batch) {
-        ctx.platform.blobs.delete_prefix(&folder).await?;
+        pass.ctx.platform.blobs.delete_prefix(&folder).await?;
     }
     // The last epoch is the one that ended the batch: its files are the batch's.
     for epoch in 1..view.run.stage.epoch {
-        ctx.platform.blobs.delete(&BlobKey::Output { tenant: tenant.clone(), batch, epoch }).await?;
-        ctx.platform.blobs.delete(&BlobKey::Errors { tenant: tenant.clone(), batch, epoch }).await?;
+        pass.ctx
+            .platform
+            .blobs
+            .delete(&BlobKey::Output {
+                tenant: tenant.clone(),
+                batch,
+                epoch,
+            })
+            .await?;
+        pass.ctx
+            .platform
+            .blobs
+            .delete(&BlobKey::Errors {
+                tenant: tenant.clone(),
+                batch,
+                epoch,
+            })
+            .await?;
     }
-    if ctx.store.forget_shards(tenant, batch).await? {
-        ctx.store.settle_outbox(tenant, batch).await?;
-        report.batches_cleared += 1;
+    if pass.ctx.store.forget_shards(tenant, batch).await? {
+        pass.ctx.store.settle_outbox(tenant, batch).await?;
+        pass.report.batches_cleared += 1;
     }
     Ok(())
 }
 
 /// Returns the folders of a batch's shards, index and results, each with the slash that ends it.
 fn folders(tenant: &TenantId, batch: BatchId) -> [String; 3] {
-    let (tenant, shard, segment) = (tenant.clone(), ShardId::root(0, 0), SegmentRef { epoch: 0, number: 0 });
-    let results = BlobKey::Segment { tenant: tenant.clone(), batch, shard: shard.clone(), segment };
-    let shards = BlobKey::Shard { tenant: tenant.clone(), batch, shard };
-    let index = BlobKey::Index { tenant, batch, window: 0 };
-    [parent(&shards.path()), parent(&index.path()), parent(parent(&results.path()).trim_end_matches('/'))]
+    let (tenant, shard, segment) = (
+        tenant.clone(),
+        ShardId::root(0, 0),
+        SegmentRef {
+            epoch: 0,
+            number: 0,
+        },
+    );
+    let results = BlobKey::Segment {
+        tenant: tenant.clone(),
+        batch,
+        shard: shard.clone(),
+        segment,
+    };
+    let shards = BlobKey::Shard {
+        tenant: tenant.clone(),
+        batch,
+        shard,
+    };
+    let index = BlobKey::Index {
+        tenant,
+        batch,
+        window: 0,
+    };
+    [
+        parent(&shards.path()),
+        parent(&index.path()),
+        parent(parent(&results.path()).trim_end_matches('/')),
+    ]
 }
 
 /// Returns the folder that a path is in, with its slash.
 pub(crate) fn parent(path: &str) -> String {
-    path.rsplit_once('/').map_or_else(String::new, |(folder, _)| format!("{folder}/"))
+    path.rsplit_once('/')
+        .map_or_else(String::new, |(folder, _)| format!("{folder}/"))
 }
 
 #[cfg(test)]
@@ -66,8 +110,11 @@ mod tests {
 
     #[test]
     fn folders_are_those_of_one_batch() {
-        let batch: BatchId = "batch_00000000000070008000000000000000".parse().expect("a batch id");
-        let expected = ["shards", "index", "results"].map(|class| format!("{class}/default/{batch}/"));
+        let batch: BatchId = "batch_00000000000070008000000000000000"
+            .parse()
+            .expect("a batch id");
+        let expected =
+            ["shards", "index", "results"].map(|class| format!("{class}/default/{batch}/"));
         assert_eq!(folders(&TenantId::default_tenant(), batch), expected);
     }
 }

@@ -30,17 +30,40 @@ pub(crate) async fn commit_crash(
     now: UnixMs,
 ) -> Result<bool, IoError> {
     let lines = root_lines(ctx, tenant, batch, held).await?;
-    let key = BlobKey::Shard { tenant: tenant.clone(), batch, shard: held.id.to_root() };
+    let key = BlobKey::Shard {
+        tenant: tenant.clone(),
+        batch,
+        shard: held.id.to_root(),
+    };
     let (_, line) = lines.first().copied().ok_or_else(|| corrupt(&key))?;
     let record = crash_record(ctx, tenant, batch, held.window, line, now).await?;
     let mut blob = Vec::new();
-    let result = LineResult { line, ok: false, tokens: TokenCounts::default(), record: &record };
+    let result = LineResult {
+        line,
+        ok: false,
+        tokens: TokenCounts::default(),
+        record: &record,
+    };
     format::segment::encode_result(&mut blob, &result);
-    let segment = SegmentRef { epoch: held.epoch, number: 0 };
-    let key = BlobKey::Segment { tenant: tenant.clone(), batch, shard: held.id.clone(), segment };
+    let segment = SegmentRef {
+        epoch: held.epoch,
+        number: 0,
+    };
+    let key = BlobKey::Segment {
+        tenant: tenant.clone(),
+        batch,
+        shard: held.id.clone(),
+        segment,
+    };
     ctx.platform.blobs.put(&key, Bytes::from(blob)).await?;
-    let delta = CommitDelta { failed: 1, ..CommitDelta::default() };
-    let commit = ctx.store.commit_shard(tenant, batch, held, Some(segment), delta, true, now).await?;
+    let delta = CommitDelta {
+        failed: 1,
+        ..CommitDelta::default()
+    };
+    let commit = ctx
+        .store
+        .commit_shard(tenant, batch, held, Some(segment), delta, true, now)
+        .await?;
     let committed = matches!(commit, Commit::Ok(_));
     if committed {
         tracing::error!(batch.id = %batch, shard.id = %held.id, line.no = line.0, "gave up a line that kept killing its worker");
@@ -57,10 +80,15 @@ async fn crash_record(
     line: LineNo,
     now: UnixMs,
 ) -> Result<Vec<u8>, IoError> {
-    let key = BlobKey::Index { tenant: tenant.clone(), batch, window };
+    let key = BlobKey::Index {
+        tenant: tenant.clone(),
+        batch,
+        window,
+    };
     let index = read_blob(ctx, &key).await?;
     let error = ErrorBody {
-        message: "The worker crashed each time it ran this request, also when it ran nothing else.".to_owned(),
+        message: "The worker crashed each time it ran this request, also when it ran nothing else."
+            .to_owned(),
         kind: "server_error".to_owned(),
         param: None,
         code: Some("worker_crash".to_owned()),
@@ -69,7 +97,14 @@ async fn crash_record(
     for entry in format::index::decode(&index) {
         let entry = entry.map_err(|error| corrupt(&key).because(error))?;
         if entry.line == line {
-            return Ok(http_error(batch, line, entry.custom_id_json, &request, 500, &error));
+            return Ok(http_error(
+                batch,
+                line,
+                entry.custom_id_json,
+                &request,
+                500,
+                &error,
+            ));
         }
     }
     Err(corrupt(&key))

@@ -10,6 +10,7 @@ mod batches;
 mod ended;
 mod give_up;
 mod messages;
+mod pass;
 mod report;
 mod retention;
 mod run;

@@ -2,13 +2,11 @@
 
 use batch_core::blob_key::BlobKey;
 use batch_core::id::{FileId, PartId, TenantId, UploadId};
-use batch_core::time::UnixMs;
 use batch_io::IoError;
 use batch_io::store::FileCollection;
 
-use crate::Context;
 use crate::ended::parent;
-use crate::report::Report;
+use crate::pass::Pass;
 
 /// Removes a deleted or expired file that no batch reads any more.
 ///
@@ -16,18 +14,16 @@ use crate::report::Report;
 ///
 /// [`IoError`].
 pub(crate) async fn collect_file(
-    ctx: &Context,
+    pass: &mut Pass<'_>,
     tenant: &TenantId,
     file: FileId,
-    now: UnixMs,
-    report: &mut Report,
 ) -> Result<(), IoError> {
-    match ctx.store.collect_file(tenant, file, now).await? {
+    match pass.ctx.store.collect_file(tenant, file, pass.now).await? {
         FileCollection::Nothing | FileCollection::Pinned => Ok(()),
         FileCollection::Remove(blob) => {
-            ctx.platform.blobs.delete(&blob).await?;
-            ctx.store.forget_file(tenant, file).await?;
-            report.files_removed += 1;
+            pass.ctx.platform.blobs.delete(&blob).await?;
+            pass.ctx.store.forget_file(tenant, file).await?;
+            pass.report.files_removed += 1;
             Ok(())
         }
     }
@@ -39,19 +35,30 @@ pub(crate) async fn collect_file(
 ///
 /// [`IoError`].
 pub(crate) async fn collect_upload(
-    ctx: &Context,
+    pass: &mut Pass<'_>,
     tenant: &TenantId,
     upload: UploadId,
-    now: UnixMs,
-    report: &mut Report,
 ) -> Result<(), IoError> {
-    if !ctx.store.collect_upload(tenant, upload, now).await? {
+    if !pass
+        .ctx
+        .store
+        .collect_upload(tenant, upload, pass.now)
+        .await?
+    {
         return Ok(());
     }
-    let some_part = BlobKey::Part { tenant: tenant.clone(), upload, part: PartId::new(now, [0; 16]) };
-    ctx.platform.blobs.delete_prefix(&parent(&some_part.path())).await?;
-    ctx.store.forget_upload(tenant, upload).await?;
-    report.uploads_removed += 1;
+    let some_part = BlobKey::Part {
+        tenant: tenant.clone(),
+        upload,
+        part: PartId::new(pass.now, [0; 16]),
+    };
+    pass.ctx
+        .platform
+        .blobs
+        .delete_prefix(&parent(&some_part.path()))
+        .await?;
+    pass.ctx.store.forget_upload(tenant, upload).await?;
+    pass.report.uploads_removed += 1;
     Ok(())
 }
 
@@ -61,13 +68,14 @@ pub(crate) async fn collect_upload(
 ///
 /// [`IoError`].
 pub(crate) async fn forget_creation(
-    ctx: &Context,
+    pass: &mut Pass<'_>,
     tenant: &TenantId,
     name: &str,
-    now: UnixMs,
-    report: &mut Report,
 ) -> Result<(), IoError> {
-    ctx.store.forget_creation(tenant, name, now).await?;
-    report.creations_forgotten += 1;
+    pass.ctx
+        .store
+        .forget_creation(tenant, name, pass.now)
+        .await?;
+    pass.report.creations_forgotten += 1;
     Ok(())
 }

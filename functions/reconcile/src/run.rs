@@ -5,7 +5,7 @@ use batch_io::IoError;
 use batch_io::port::WorkKind;
 use batch_io::store::DueRef;
 
-use crate::batches::IdleStages;
+use crate::pass::Pass;
 use crate::report::Report;
 use crate::{Context, backlogs, batches, ended, retention, shards};
 
@@ -21,49 +21,57 @@ const LOOKS_MAX: usize = 200;
 ///
 /// The first [`IoError`] of the index itself, after every kind was tried.
 pub async fn handle(ctx: &Context, now: UnixMs) -> Result<Report, IoError> {
-    let mut report = Report::default();
+    let mut pass = Pass::begin(ctx, now).await?;
     let mut fault = None;
-    let idle = IdleStages::look(ctx).await?;
     // Shards come before batches: the last shard to be given up or completed seals its batch.
-    for kind in [WorkKind::Shard, WorkKind::Batch, WorkKind::Outbox, WorkKind::Retention] {
+    for kind in [
+        WorkKind::Shard,
+        WorkKind::Batch,
+        WorkKind::Outbox,
+        WorkKind::Retention,
+    ] {
         match ctx.store.due(kind, now, LOOKS_MAX).await {
             Ok(entries) => {
                 for entry in entries {
-                    look_at(ctx, &entry, idle, now, &mut report).await;
+                    look_at(&mut pass, &entry).await;
                 }
             }
-            Err(error) => fault = note(fault, &mut report, error),
+            Err(error) => fault = note(fault, &mut pass, error),
         }
     }
-    if let Err(error) = backlogs::ask_for_dispatch(ctx, &mut report).await {
-        fault = note(fault, &mut report, error);
+    if let Err(error) = backlogs::ask_for_dispatch(&mut pass).await {
+        fault = note(fault, &mut pass, error);
     }
     match ctx.store.remove_expired_workers(now).await {
-        Ok(removed) => report.workers_removed += removed,
-        Err(error) => fault = note(fault, &mut report, error),
+        Ok(removed) => pass.report.workers_removed += removed,
+        Err(error) => fault = note(fault, &mut pass, error),
     }
-    fault.map_or(Ok(report), Err)
+    fault.map_or(Ok(pass.report), Err)
 }
 
-fn note(first: Option<IoError>, report: &mut Report, error: IoError) -> Option<IoError> {
-    tracing::warn!(%error, "could not look at a part of the work index");
-    report.failures += 1;
+fn note(first: Option<IoError>, pass: &mut Pass<'_>, error: IoError) -> Option<IoError> {
+    tracing::warn!(%error, source = ?error.source, "could not look at a part of the work index");
+    pass.report.failures += 1;
     first.or(Some(error))
 }
 
 /// Looks at one entry. Its faults are its own.
-async fn look_at(ctx: &Context, entry: &DueRef, idle: IdleStages, now: UnixMs, report: &mut Report) {
+async fn look_at(pass: &mut Pass<'_>, entry: &DueRef) {
     let result = match entry {
-        DueRef::Batch { tenant, batch } => batches::look_at(ctx, tenant, *batch, idle, now, report).await,
-        DueRef::Shard { tenant, batch, shard } => shards::look_at(ctx, tenant, *batch, shard, now, report).await,
-        DueRef::File { tenant, file } => retention::collect_file(ctx, tenant, *file, now, report).await,
-        DueRef::Upload { tenant, upload } => retention::collect_upload(ctx, tenant, *upload, now, report).await,
-        DueRef::Creation { tenant, name } => retention::forget_creation(ctx, tenant, name, now, report).await,
-        DueRef::Outbox { tenant, batch } => ended::clear(ctx, tenant, *batch, now, report).await,
+        DueRef::Batch { tenant, batch } => batches::look_at(pass, tenant, *batch).await,
+        DueRef::Shard {
+            tenant,
+            batch,
+            shard,
+        } => shards::look_at(pass, tenant, *batch, shard).await,
+        DueRef::File { tenant, file } => retention::collect_file(pass, tenant, *file).await,
+        DueRef::Upload { tenant, upload } => retention::collect_upload(pass, tenant, *upload).await,
+        DueRef::Creation { tenant, name } => retention::forget_creation(pass, tenant, name).await,
+        DueRef::Outbox { tenant, batch } => ended::clear(pass, tenant, *batch).await,
         DueRef::Backlog { .. } => Ok(()),
     };
     if let Err(error) = result {
         tracing::warn!(?entry, %error, source = ?error.source, "could not reconcile an entry: the next run tries again");
-        report.failures += 1;
+        pass.report.failures += 1;
     }
 }

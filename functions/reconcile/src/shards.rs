@@ -6,15 +6,14 @@ use batch_core::blob_key::BlobKey;
 use batch_core::format;
 use batch_core::id::{BatchId, LineNo, TenantId};
 use batch_core::shard::{Shard, ShardId, ShardState};
-use batch_core::time::UnixMs;
 use batch_io::store::{Lapsed, SplitShard};
 use batch_io::{IoError, IoKind};
 use bytes::{Bytes, BytesMut};
 use futures::TryStreamExt;
 
 use crate::batches::seal_if_done;
-use crate::messages::{ask_worker, has_waiting};
-use crate::report::Report;
+use crate::messages::ask_worker;
+use crate::pass::Pass;
 use crate::{Context, give_up};
 
 /// Releases, splits or gives up a shard that is due.
@@ -23,88 +22,112 @@ use crate::{Context, give_up};
 ///
 /// [`IoError`]: `Corrupt` if its lines or results cannot be read.
 pub(crate) async fn look_at(
-    ctx: &Context,
+    pass: &mut Pass<'_>,
     tenant: &TenantId,
     batch: BatchId,
     shard: &ShardId,
-    now: UnixMs,
-    report: &mut Report,
 ) -> Result<(), IoError> {
-    let Some(before) = ctx.store.load_shard(tenant, batch, shard).await? else { return Ok(()) };
+    let Some(before) = pass.ctx.store.load_shard(tenant, batch, shard).await? else {
+        return Ok(());
+    };
     let waited = matches!(before.state, ShardState::Released { .. });
-    match ctx.store.apply_lapse(tenant, batch, shard, now).await? {
+    match pass
+        .ctx
+        .store
+        .apply_lapse(tenant, batch, shard, pass.now)
+        .await?
+    {
         Lapsed::Nothing | Lapsed::Stopped => Ok(()),
         // While messages wait, a shard's own is more likely late than lost; the next check asks again.
-        Lapsed::Released(_) if waited && has_waiting(ctx, &before.model).await? => Ok(()),
-        Lapsed::Released(shard) => resend(ctx, tenant, batch, &[shard], now, report).await,
-        Lapsed::MustSplit(shard) => split(ctx, tenant, batch, &shard, now, report).await,
+        Lapsed::Released(_) if waited && !pass.model_is_idle(&before.model).await? => Ok(()),
+        Lapsed::Released(shard) => resend(pass, tenant, batch, &[shard]).await,
+        Lapsed::MustSplit(shard) => split(pass, tenant, batch, &shard).await,
         Lapsed::GiveUp(shard) => {
-            if give_up::commit_crash(ctx, tenant, batch, &shard, now).await? {
-                report.lines_given_up += 1;
+            if give_up::commit_crash(pass.ctx, tenant, batch, &shard, pass.now).await? {
+                pass.report.lines_given_up += 1;
             }
-            seal_if_done(ctx, tenant, batch, now, report).await
+            seal_if_done(pass, tenant, batch).await
         }
     }
 }
 
 async fn resend(
-    ctx: &Context,
+    pass: &mut Pass<'_>,
     tenant: &TenantId,
     batch: BatchId,
     shards: &[Shard],
-    now: UnixMs,
-    report: &mut Report,
 ) -> Result<(), IoError> {
-    let Some(run) = ctx.store.load_run(tenant, batch).await? else { return Ok(()) };
+    let Some(run) = pass.ctx.store.load_run(tenant, batch).await? else {
+        return Ok(());
+    };
     for shard in shards {
-        ask_worker(ctx, tenant, &run, batch, shard, delay_ms(ctx, shard, now)).await?;
-        report.shards_resent += 1;
+        ask_worker(pass.ctx, tenant, &run, batch, shard, delay_ms(pass, shard)).await?;
+        pass.report.shards_resent += 1;
         tracing::info!(batch.id = %batch, shard.id = %shard.id, losses = shard.losses, "asked for a shard again");
     }
     Ok(())
 }
 
 /// Returns how long a shard's message should wait: one that backs off is checked that much later.
-fn delay_ms(ctx: &Context, shard: &Shard, now: UnixMs) -> i64 {
+fn delay_ms(pass: &Pass<'_>, shard: &Shard) -> i64 {
     match shard.state {
-        ShardState::Released { check_at } => check_at.since_ms(now) - ctx.settings.timing.message_lost_ms,
+        ShardState::Released { check_at } => {
+            check_at.since_ms(pass.now) - pass.ctx.settings.timing.message_lost_ms
+        }
         ShardState::Pending | ShardState::Leased { .. } | ShardState::Done | ShardState::Split => 0,
     }
 }
 
 async fn split(
-    ctx: &Context,
+    pass: &mut Pass<'_>,
     tenant: &TenantId,
     batch: BatchId,
     shard: &Shard,
-    now: UnixMs,
-    report: &mut Report,
 ) -> Result<(), IoError> {
-    let unfinished = unfinished(ctx, tenant, batch, shard).await?;
-    match ctx.store.split_shard(tenant, batch, shard, &unfinished, now).await? {
+    let unfinished = unfinished(pass.ctx, tenant, batch, shard).await?;
+    match pass
+        .ctx
+        .store
+        .split_shard(tenant, batch, shard, &unfinished, pass.now)
+        .await?
+    {
         SplitShard::Split(shards) => {
-            report.shards_split += 1;
+            pass.report.shards_split += 1;
             let lines = unfinished.len();
             tracing::warn!(batch.id = %batch, shard.id = %shard.id, lines, "split a shard that kept getting lost");
-            resend(ctx, tenant, batch, &shards, now, report).await
+            resend(pass, tenant, batch, &shards).await
         }
-        SplitShard::Completed => seal_if_done(ctx, tenant, batch, now, report).await,
+        SplitShard::Completed => seal_if_done(pass, tenant, batch).await,
         SplitShard::Changed | SplitShard::Closed => Ok(()),
     }
 }
 
 /// Returns which lines of the root's blob belong to the shard and have no result, as ordinals.
-async fn unfinished(ctx: &Context, tenant: &TenantId, batch: BatchId, shard: &Shard) -> Result<Vec<u32>, IoError> {
+async fn unfinished(
+    ctx: &Context,
+    tenant: &TenantId,
+    batch: BatchId,
+    shard: &Shard,
+) -> Result<Vec<u32>, IoError> {
     let mut finished: HashSet<LineNo> = HashSet::new();
     for segment in &shard.segments {
-        let key = BlobKey::Segment { tenant: tenant.clone(), batch, shard: shard.id.clone(), segment: *segment };
+        let key = BlobKey::Segment {
+            tenant: tenant.clone(),
+            batch,
+            shard: shard.id.clone(),
+            segment: *segment,
+        };
         let blob = read_blob(ctx, &key).await?;
         for result in format::segment::decode(&blob) {
             finished.insert(result.map_err(|error| corrupt(&key).because(error))?.line);
         }
     }
     let lines = root_lines(ctx, tenant, batch, shard).await?;
-    Ok(lines.into_iter().filter(|(_, line)| !finished.contains(line)).map(|(ordinal, _)| ordinal).collect())
+    Ok(lines
+        .into_iter()
+        .filter(|(_, line)| !finished.contains(line))
+        .map(|(ordinal, _)| ordinal)
+        .collect())
 }
 
 /// Returns the lines of a shard with their ordinals in the root's blob.
@@ -114,12 +137,20 @@ pub(crate) async fn root_lines(
     batch: BatchId,
     shard: &Shard,
 ) -> Result<Vec<(u32, LineNo)>, IoError> {
-    let key = BlobKey::Shard { tenant: tenant.clone(), batch, shard: shard.id.to_root() };
+    let key = BlobKey::Shard {
+        tenant: tenant.clone(),
+        batch,
+        shard: shard.id.to_root(),
+    };
     let blob = read_blob(ctx, &key).await?;
     let mut lines = Vec::new();
     for (ordinal, line) in (0..).zip(format::shard::decode(&blob)) {
         let line = line.map_err(|error| corrupt(&key).because(error))?.line;
-        if shard.subset.as_ref().is_none_or(|subset| subset.binary_search(&ordinal).is_ok()) {
+        if shard
+            .subset
+            .as_ref()
+            .is_none_or(|subset| subset.binary_search(&ordinal).is_ok())
+        {
             lines.push((ordinal, line));
         }
     }

@@ -29,22 +29,46 @@ const ENVELOPE_BYTES: usize = 180;
 
 #[tokio::main(worker_threads = 2)]
 async fn main() {
-    let mut args = std::env::args().skip(1).map(|arg| arg.parse::<usize>().expect("a number"));
+    let mut args = std::env::args()
+        .skip(1)
+        .map(|arg| arg.parse::<usize>().expect("a number"));
     let (lines, mebibytes) = (args.next().unwrap_or(50_000), args.next().unwrap_or(199));
     let dir = tempfile::tempdir().expect("a temporary folder");
-    let platform = Embedded::open(dir.path()).expect("a fresh data folder").platform();
+    let platform = Embedded::open(dir.path())
+        .expect("a fresh data folder")
+        .platform();
     let store = Store::new(Arc::clone(&platform.records), Settings::EMBEDDED.timing);
     let catalog = Arc::new(Catalog::new(vec![tiny()]).expect("one model"));
-    let settings = Settings { lines_max: u64::MAX, file_bytes_max: u64::MAX, ..Settings::EMBEDDED };
-    let ctx = Context { platform, store, catalog, settings };
+    let settings = Settings {
+        lines_max: u64::MAX,
+        file_bytes_max: u64::MAX,
+        ..Settings::EMBEDDED
+    };
+    let ctx = Context {
+        platform,
+        store,
+        catalog,
+        settings,
+    };
     let prompt_bytes = (mebibytes * 1024 * 1024 / lines).saturating_sub(ENVELOPE_BYTES);
     let batch = create(&ctx, lines, prompt_bytes).await;
-    let job = StageJob { schema: SCHEMA, tenant: TenantId::default_tenant(), batch };
+    let job = StageJob {
+        schema: SCHEMA,
+        tenant: TenantId::default_tenant(),
+        batch,
+    };
     println!("generated; peak before {} MiB", peak_mebibytes());
     let began = Instant::now();
-    handle(&ctx, job, (ctx.platform.clock)()).await.expect("validate");
+    handle(&ctx, job, (ctx.platform.clock)())
+        .await
+        .expect("validate");
     let seconds = began.elapsed().as_secs_f64();
-    let view = ctx.store.load_batch(&TenantId::default_tenant(), batch).await.expect("load").expect("the batch");
+    let view = ctx
+        .store
+        .load_batch(&TenantId::default_tenant(), batch)
+        .await
+        .expect("load")
+        .expect("the batch");
     println!(
         "{}: {lines} lines, {mebibytes} MiB, {} windows, {} shards in {seconds:.2} s; peak {} MiB",
         view.run.state,
@@ -64,18 +88,45 @@ fn tiny() -> batch_core::catalog::Model {
 
 /// Streams a generated file into the blobs and creates a batch over it.
 async fn create(ctx: &Context, lines: usize, prompt_bytes: usize) -> BatchId {
-    let Platform { blobs, clock, random, .. } = &ctx.platform;
+    let Platform {
+        blobs,
+        clock,
+        random,
+        ..
+    } = &ctx.platform;
     let (now, tenant) = (clock(), TenantId::default_tenant());
     let file = FileId::new(now, random());
-    let blob = BlobKey::File { tenant: tenant.clone(), file };
-    let chunks = futures::stream::iter((0..lines).map(move |number| Ok(Bytes::from(line(number, prompt_bytes)))));
+    let blob = BlobKey::File {
+        tenant: tenant.clone(),
+        file,
+    };
+    let chunks = futures::stream::iter(
+        (0..lines).map(move |number| Ok(Bytes::from(line(number, prompt_bytes)))),
+    );
     let text: BlobReader = chunks.boxed();
-    let bytes = blobs.put_stream(&blob, text).await.expect("store the file").bytes;
+    let bytes = blobs
+        .put_stream(&blob, text)
+        .await
+        .expect("store the file")
+        .bytes;
     let (filename, status) = ("input.jsonl".to_owned(), FileStatus::Processed);
     let (purpose, schema) = (Purpose::Batch, SCHEMA);
-    let record =
-        File { id: file, tenant: tenant.clone(), bytes, created_at: now, expires_at: None, filename, purpose, status, blob, schema };
-    ctx.store.create_file(&record).await.expect("create the file");
+    let record = File {
+        id: file,
+        tenant: tenant.clone(),
+        bytes,
+        created_at: now,
+        expires_at: None,
+        filename,
+        purpose,
+        status,
+        blob,
+        schema,
+    };
+    ctx.store
+        .create_file(&record)
+        .await
+        .expect("create the file");
     let id = BatchId::new(now, random());
     let params = BatchParams {
         id,
@@ -93,8 +144,17 @@ async fn create(ctx: &Context, lines: usize, prompt_bytes: usize) -> BatchId {
         creation: None,
         schema: SCHEMA,
     };
-    let new = NewBatch { params, pin: Some(file), creation: None, rate_limit_per_hour: 10, now };
-    assert_eq!(ctx.store.create_batch(new).await.expect("create the batch"), Created::Made);
+    let new = NewBatch {
+        params,
+        pin: Some(file),
+        creation: None,
+        rate_limit_per_hour: 10,
+        now,
+    };
+    assert_eq!(
+        ctx.store.create_batch(new).await.expect("create the batch"),
+        Created::Made
+    );
     id
 }
 
@@ -103,8 +163,17 @@ fn line(number: usize, prompt_bytes: usize) -> Vec<u8> {
     let mut line = Vec::with_capacity(prompt_bytes + ENVELOPE_BYTES + 32);
     let scattered = (number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let head = r#""method":"POST","url":"/v1/chat/completions","body":{"model":"tiny","messages":[{"role":"user","content":""#;
-    write!(line, r#"{{"custom_id":"request-{number}",{head}{scattered:020} "#).expect("a vector takes every write");
-    line.extend(b"The quick brown fox jumps over the lazy dog. ".iter().cycle().take(prompt_bytes));
+    write!(
+        line,
+        r#"{{"custom_id":"request-{number}",{head}{scattered:020} "#
+    )
+    .expect("a vector takes every write");
+    line.extend(
+        b"The quick brown fox jumps over the lazy dog. "
+            .iter()
+            .cycle()
+            .take(prompt_bytes),
+    );
     line.extend_from_slice(b"\"}],\"max_tokens\":16}}\n");
     line
 }
@@ -112,6 +181,13 @@ fn line(number: usize, prompt_bytes: usize) -> Vec<u8> {
 /// Returns the most memory that the process ever had, as the kernel counts it.
 fn peak_mebibytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").expect("read the process's status");
-    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a peak");
-    peak.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") / 1024
+    let peak = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:"))
+        .expect("a peak");
+    peak.trim()
+        .trim_end_matches(" kB")
+        .parse::<u64>()
+        .expect("a number")
+        / 1024
 }

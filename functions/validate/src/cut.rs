@@ -101,9 +101,22 @@ pub(crate) fn cut_file(
     if cutter.abandoned {
         return None;
     }
-    let Cutter { checker, next_window, backlogs, .. } = cutter;
-    let input = |lines| FileDigest { sha256: hex::encode(sha256.finalize()), lines, bytes };
-    Some(checker.finish().map(|lines| Sound { input: input(lines), windows: next_window, backlogs }))
+    let Cutter {
+        checker,
+        next_window,
+        backlogs,
+        ..
+    } = cutter;
+    let input = |lines| FileDigest {
+        sha256: hex::encode(sha256.finalize()),
+        lines,
+        bytes,
+    };
+    Some(checker.finish().map(|lines| Sound {
+        input: input(lines),
+        windows: next_window,
+        backlogs,
+    }))
 }
 
 /// The state of one reading.
@@ -144,42 +157,78 @@ impl<'j> Cutter<'j> {
             self.open = None;
             return;
         }
-        let (Some(line), RawLine::Whole(bytes)) = (line, raw) else { return };
+        let (Some(line), RawLine::Whole(bytes)) = (line, raw) else {
+            return;
+        };
         let slot = self.slot(line.model);
-        if self.open.as_ref().is_some_and(|(window, _)| !window.takes(bytes.len())) {
+        if self
+            .open
+            .as_ref()
+            .is_some_and(|(window, _)| !window.takes(bytes.len()))
+        {
             self.close_window();
         }
         let (window, _) = self.open.get_or_insert_with(|| {
             let memory = Handle::current().block_on(Arc::clone(&self.memory).acquire_owned());
-            (Window::new(), memory.expect("this semaphore is never closed"))
+            (
+                Window::new(),
+                memory.expect("this semaphore is never closed"),
+            )
         });
         window.push(no, bytes, &line, slot);
     }
 
     /// Returns a model's slot: models are numbered in the order in which lines name them.
     fn slot(&mut self, model: &str) -> u16 {
-        let known = self.backlogs.iter().position(|backlog| backlog.model == model);
-        let slot = |index: usize| u16::try_from(index).expect("a catalog has fewer than 65,536 models");
+        let known = self
+            .backlogs
+            .iter()
+            .position(|backlog| backlog.model == model);
+        let slot =
+            |index: usize| u16::try_from(index).expect("a catalog has fewer than 65,536 models");
         known.map(slot).unwrap_or_else(|| {
             let slot = slot(self.backlogs.len());
             let deadline = self.job.params.expires_at;
             let model = model.to_owned();
-            self.backlogs.push(Backlog { slot, model, next: 0, shards: 0, estimated_tokens: 0, deadline });
+            self.backlogs.push(Backlog {
+                slot,
+                model,
+                next: 0,
+                shards: 0,
+                estimated_tokens: 0,
+                deadline,
+            });
             slot
         })
     }
 
     /// Cuts the open window, if there is one, and hands it out.
     fn close_window(&mut self) {
-        let Some((window, memory)) = self.open.take() else { return };
+        let Some((window, memory)) = self.open.take() else {
+            return;
+        };
         let number = self.next_window;
         self.next_window += 1;
         let drafts = window.cut(|slot| {
             let model = &self.backlogs[usize::from(slot)].model;
-            TimeRule::new(self.job.params.rates.get(model).copied(), self.job.file_bytes)
+            TimeRule::new(
+                self.job.params.rates.get(model).copied(),
+                self.job.file_bytes,
+            )
         });
-        let shards = drafts.into_iter().map(|draft| CutShard { record: self.record(number, &draft), draft }).collect();
-        let cut = CutWindow { number, window, shards, _memory: memory };
+        let shards = drafts
+            .into_iter()
+            .map(|draft| CutShard {
+                record: self.record(number, &draft),
+                draft,
+            })
+            .collect();
+        let cut = CutWindow {
+            number,
+            window,
+            shards,
+            _memory: memory,
+        };
         self.abandoned = self.windows.blocking_send(cut).is_err();
     }
 
@@ -188,7 +237,9 @@ impl<'j> Cutter<'j> {
         let backlog = &mut self.backlogs[usize::from(draft.slot)];
         let id = ShardId::root(draft.slot, backlog.shards);
         backlog.shards += 1;
-        backlog.estimated_tokens = backlog.estimated_tokens.saturating_add(draft.estimated_tokens);
+        backlog.estimated_tokens = backlog
+            .estimated_tokens
+            .saturating_add(draft.estimated_tokens);
         Shard {
             id,
             model: backlog.model.clone(),

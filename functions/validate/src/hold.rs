@@ -22,7 +22,11 @@ pub(crate) async fn while_held<T>(
     work: impl Future<Output = Result<T, IoError>>,
 ) -> Result<Option<T>, IoError> {
     let Claimed { params, epoch, .. } = claimed;
-    let third = Duration::from_millis(u64::try_from(ctx.settings.timing.lease_ms / 3).unwrap_or(1).max(1));
+    let third = Duration::from_millis(
+        u64::try_from(ctx.settings.timing.lease_ms / 3)
+            .unwrap_or(1)
+            .max(1),
+    );
     let mut work = pin!(work);
     loop {
         tokio::select! {
@@ -30,10 +34,16 @@ pub(crate) async fn while_held<T>(
             () = tokio::time::sleep(third) => {}
         }
         let now = (ctx.platform.clock)();
-        match ctx.store.renew_stage(&params.tenant, params.id, Stage::Validate, *epoch, now).await {
+        match ctx
+            .store
+            .renew_stage(&params.tenant, params.id, Stage::Validate, *epoch, now)
+            .await
+        {
             Ok(true) => {}
             Ok(false) => return Ok(None),
-            Err(error) => tracing::warn!(batch.id = %params.id, %error, "could not renew the stage lease"),
+            Err(error) => {
+                tracing::warn!(batch.id = %params.id, %error, "could not renew the stage lease")
+            }
         }
     }
 }

@@ -38,7 +38,10 @@ pub(crate) async fn open_input(
     let key = match ctx.store.load_file(&params.tenant, file, now).await? {
         Some(file) if file.purpose != Purpose::Batch => return missing(),
         Some(file) => file.blob,
-        None => BlobKey::File { tenant: params.tenant.clone(), file },
+        None => BlobKey::File {
+            tenant: params.tenant.clone(),
+            file,
+        },
     };
     let read = match ctx.platform.blobs.get(&key, 0, None).await {
         Ok(read) => read,
@@ -49,5 +52,8 @@ pub(crate) async fn open_input(
     if bytes > ctx.settings.file_bytes_max {
         return Ok(Err(problem::file_too_large(ctx.settings.file_bytes_max)));
     }
-    Ok(Ok(Input { bytes, body: read.body }))
+    Ok(Ok(Input {
+        bytes,
+        body: read.body,
+    }))
 }

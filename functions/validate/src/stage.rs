@@ -34,9 +34,17 @@ const WINDOWS_WAITING: usize = 1;
 /// [`IoError`] if the store fails, `Denied` for a job of a newer version; run it again.
 pub async fn handle(ctx: &Context, job: StageJob, now: UnixMs) -> Result<(), IoError> {
     if job.schema > SCHEMA {
-        return Err(IoError::new("read a validate job of a newer version", job.batch.to_string(), IoKind::Denied));
+        return Err(IoError::new(
+            "read a validate job of a newer version",
+            job.batch.to_string(),
+            IoKind::Denied,
+        ));
     }
-    let Some(claimed) = ctx.store.claim_stage(&job.tenant, job.batch, Stage::Validate, now).await? else {
+    let Some(claimed) = ctx
+        .store
+        .claim_stage(&job.tenant, job.batch, Stage::Validate, now)
+        .await?
+    else {
         return Ok(());
     };
     match while_held(ctx, &claimed, examine(ctx, &claimed.params, now)).await? {
@@ -69,11 +77,26 @@ async fn examine(
         key: (ctx.platform.random)(),
     };
     let cutting = tokio::task::spawn_blocking(move || cut_file(&job, chunks, window_sender));
-    futures::try_join!(feed(body, chunk_sender), store_windows(ctx, params, windows))?;
-    let verdict = cutting.await.expect("cutting does not panic, and is never aborted");
+    futures::try_join!(
+        feed(body, chunk_sender),
+        store_windows(ctx, params, windows)
+    )?;
+    let verdict = cutting
+        .await
+        .expect("cutting does not panic, and is never aborted");
     let verdict = verdict.expect("cutting ends early only if its feed or its store did");
-    let short = verdict.as_ref().is_ok_and(|sound| sound.input.bytes != bytes);
-    if short { Err(IoError::new("read input file", params.input_file_id.clone(), IoKind::Corrupt)) } else { Ok(verdict) }
+    let short = verdict
+        .as_ref()
+        .is_ok_and(|sound| sound.input.bytes != bytes);
+    if short {
+        Err(IoError::new(
+            "read input file",
+            params.input_file_id.clone(),
+            IoKind::Corrupt,
+        ))
+    } else {
+        Ok(verdict)
+    }
 }
 
 /// Gives the file to the cutting thread.
@@ -90,20 +113,36 @@ async fn feed(mut body: batch_io::port::BlobReader, chunks: Sender<Chunk>) -> Re
 
 async fn publish(ctx: &Context, claimed: &Claimed, sound: Sound) -> Result<(), IoError> {
     let Claimed { params, epoch, .. } = claimed;
-    let Sound { input, windows, backlogs } = sound;
-    let models: Vec<String> = backlogs.iter().map(|backlog| backlog.model.clone()).collect();
+    let Sound {
+        input,
+        windows,
+        backlogs,
+    } = sound;
+    let models: Vec<String> = backlogs
+        .iter()
+        .map(|backlog| backlog.model.clone())
+        .collect();
     let publication = Publication {
         models: models.clone(),
         windows,
         total: input.lines,
-        shards_total: backlogs.iter().map(|backlog| u64::from(backlog.shards)).sum(),
-        estimated_tokens: backlogs.iter().fold(0, |sum: u64, backlog| sum.saturating_add(backlog.estimated_tokens)),
+        shards_total: backlogs
+            .iter()
+            .map(|backlog| u64::from(backlog.shards))
+            .sum(),
+        estimated_tokens: backlogs.iter().fold(0, |sum: u64, backlog| {
+            sum.saturating_add(backlog.estimated_tokens)
+        }),
         backlogs,
         input,
         enqueued_tokens_max: ctx.settings.enqueued_tokens_max,
     };
     let now = (ctx.platform.clock)();
-    match ctx.store.publish(&params.tenant, params.id, *epoch, publication, now).await? {
+    match ctx
+        .store
+        .publish(&params.tenant, params.id, *epoch, publication, now)
+        .await?
+    {
         Published::Done(run) => {
             tracing::info!(batch.id = %params.id, lines = run.counts.total, shards = run.shards_total, "batch published");
             ask_dispatch(ctx, models).await
@@ -113,17 +152,34 @@ async fn publish(ctx: &Context, claimed: &Claimed, sound: Sound) -> Result<(), I
             Ok(())
         }
         Published::OverTokenLimit { limit } => {
-            let model = if let [model] = models.as_slice() { model } else { "all models" };
-            reject(ctx, claimed, vec![problem::token_limit_exceeded(model, limit)]).await
+            let model = if let [model] = models.as_slice() {
+                model
+            } else {
+                "all models"
+            };
+            reject(
+                ctx,
+                claimed,
+                vec![problem::token_limit_exceeded(model, limit)],
+            )
+            .await
         }
     }
 }
 
-async fn reject(ctx: &Context, claimed: &Claimed, errors: Vec<ValidationError>) -> Result<(), IoError> {
+async fn reject(
+    ctx: &Context,
+    claimed: &Claimed,
+    errors: Vec<ValidationError>,
+) -> Result<(), IoError> {
     let Claimed { params, epoch, .. } = claimed;
     let count = errors.len();
     let now = (ctx.platform.clock)();
-    if ctx.store.reject(&params.tenant, params.id, *epoch, errors, now).await? {
+    if ctx
+        .store
+        .reject(&params.tenant, params.id, *epoch, errors, now)
+        .await?
+    {
         tracing::info!(batch.id = %params.id, errors = count, "batch failed validation");
     }
     Ok(())
@@ -131,7 +187,15 @@ async fn reject(ctx: &Context, claimed: &Claimed, errors: Vec<ValidationError>) 
 
 /// Asks for a dispatch of each model. If this gets lost, reconcile asks again.
 async fn ask_dispatch(ctx: &Context, models: Vec<String>) -> Result<(), IoError> {
-    let job = |model| DispatchJob { schema: SCHEMA, model: Some(model) };
-    let bodies = models.into_iter().map(|model| serde_json::to_string(&job(model)).expect("a job is plain JSON"));
-    ctx.platform.queue.send(&QueueName::Dispatch, bodies.collect(), Duration::ZERO).await
+    let job = |model| DispatchJob {
+        schema: SCHEMA,
+        model: Some(model),
+    };
+    let bodies = models
+        .into_iter()
+        .map(|model| serde_json::to_string(&job(model)).expect("a job is plain JSON"));
+    ctx.platform
+        .queue
+        .send(&QueueName::Dispatch, bodies.collect(), Duration::ZERO)
+        .await
 }

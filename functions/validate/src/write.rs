@@ -32,17 +32,29 @@ pub(crate) async fn store_windows(
 
 async fn store_window(ctx: &Context, params: &BatchParams, cut: &CutWindow) -> Result<(), IoError> {
     let (tenant, batch) = (&params.tenant, params.id);
-    let index = BlobKey::Index { tenant: tenant.clone(), batch, window: cut.number };
+    let index = BlobKey::Index {
+        tenant: tenant.clone(),
+        batch,
+        window: cut.number,
+    };
     put_once(ctx, &index, Bytes::copy_from_slice(cut.window.index())).await?;
     stream::iter(&cut.shards)
         .map(|shard| async {
-            let key = BlobKey::Shard { tenant: tenant.clone(), batch, shard: shard.record.id.clone() };
+            let key = BlobKey::Shard {
+                tenant: tenant.clone(),
+                batch,
+                shard: shard.record.id.clone(),
+            };
             put_once(ctx, &key, Bytes::from(cut.window.encode(&shard.draft))).await
         })
         .buffer_unordered(BLOBS_IN_FLIGHT)
         .try_collect::<()>()
         .await?;
-    let records: Vec<Shard> = cut.shards.iter().map(|shard| shard.record.clone()).collect();
+    let records: Vec<Shard> = cut
+        .shards
+        .iter()
+        .map(|shard| shard.record.clone())
+        .collect();
     ctx.store.put_shards(tenant, batch, &records).await
 }
 
@@ -57,8 +69,18 @@ async fn put_once(ctx: &Context, key: &BlobKey, body: Bytes) -> Result<(), IoErr
         Ok(_) => Ok(()),
         Err(error) if error.kind == IoKind::Conflict => {
             let there = ctx.platform.blobs.head(key).await?.bytes;
-            let differs = || IoError::new("store blob again with other bytes", key.to_string(), IoKind::Corrupt);
-            if there == bytes { Ok(()) } else { Err(differs()) }
+            let differs = || {
+                IoError::new(
+                    "store blob again with other bytes",
+                    key.to_string(),
+                    IoKind::Corrupt,
+                )
+            };
+            if there == bytes {
+                Ok(())
+            } else {
+                Err(differs())
+            }
         }
         Err(error) => Err(error),
     }

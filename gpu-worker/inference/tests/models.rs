@@ -181,8 +181,9 @@ fn truncated_safetensors_files_never_open() {
     let bytes = std::fs::read(data("tiny/model.safetensors")).unwrap();
     let folder = folder_with(&bytes);
     let handle = std::fs::OpenOptions::new().write(true).open(folder.path().join("model.safetensors")).unwrap();
-    // Without a tokenizer: it would be read again each time.
+    // Without these, which would be read again each time.
     std::fs::remove_file(folder.path().join("tokenizer.json")).unwrap();
+    std::fs::remove_file(folder.path().join("tokenizer_config.json")).unwrap();
     for len in (0..bytes.len()).rev() {
         handle.set_len(len as u64).unwrap();
         assert!(model::open(folder.path()).is_err(), "{len} of {} bytes open", bytes.len());

@@ -13,8 +13,8 @@ use batch_core::blob_key::BlobKey;
 use batch_core::message::QueueName;
 use batch_core::time::UnixMs;
 use batch_io::port::{
-    Action, BlobMeta, BlobRead, BlobReader, Blobs, Due, Item, Message, MultipartId, Page, PartTag, Queue, QueryOrder,
-    Receipt, RecordKey, Records, TransactError, WorkKind,
+    Action, BlobMeta, BlobRead, BlobReader, Blobs, Due, Item, Message, MultipartId, Page, PartTag,
+    QueryOrder, Queue, Receipt, RecordKey, Records, TransactError, WorkKind,
 };
 use batch_io::{IoError, IoKind, Platform};
 use bytes::Bytes;
@@ -39,7 +39,11 @@ pub(crate) struct Fuse {
 impl Fuse {
     /// Makes a fuse that blows at call `k`, from 0.
     pub(crate) fn at(k: i64, when: When) -> Self {
-        Self { calls: Arc::default(), fails_at: k, when }
+        Self {
+            calls: Arc::default(),
+            fails_at: k,
+            when,
+        }
     }
 
     /// Returns how many calls were made.
@@ -56,7 +60,10 @@ impl Fuse {
         }
     }
 
-    async fn guard<T, E: From<IoError>>(&self, call: impl Future<Output = Result<T, E>>) -> Result<T, E> {
+    async fn guard<T, E: From<IoError>>(
+        &self,
+        call: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, E> {
         let crashed = || E::from(IoError::new("crash on purpose", "fuse", IoKind::Busy));
         let (before, after) = self.blown();
         if before {
@@ -69,9 +76,18 @@ impl Fuse {
     /// Wraps all ports of a platform.
     pub(crate) fn wrap(&self, platform: &Platform) -> Platform {
         Platform {
-            records: Arc::new(Faulty { inner: Arc::clone(&platform.records), fuse: self.clone() }),
-            blobs: Arc::new(Faulty { inner: Arc::clone(&platform.blobs), fuse: self.clone() }),
-            queue: Arc::new(Faulty { inner: Arc::clone(&platform.queue), fuse: self.clone() }),
+            records: Arc::new(Faulty {
+                inner: Arc::clone(&platform.records),
+                fuse: self.clone(),
+            }),
+            blobs: Arc::new(Faulty {
+                inner: Arc::clone(&platform.blobs),
+                fuse: self.clone(),
+            }),
+            queue: Arc::new(Faulty {
+                inner: Arc::clone(&platform.queue),
+                fuse: self.clone(),
+            }),
             clock: Arc::clone(&platform.clock),
             random: Arc::clone(&platform.random),
         }
@@ -85,7 +101,9 @@ struct Faulty<T: ?Sized> {
 
 impl<T: ?Sized> fmt::Debug for Faulty<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Faulty").field("fuse", &self.fuse).finish_non_exhaustive()
+        f.debug_struct("Faulty")
+            .field("fuse", &self.fuse)
+            .finish_non_exhaustive()
     }
 }
 
@@ -103,10 +121,17 @@ impl Records for Faulty<dyn Records> {
         order: QueryOrder,
         limit: usize,
     ) -> Result<Page, IoError> {
-        self.fuse.guard(self.inner.query(partition, prefix, after, order, limit)).await
+        self.fuse
+            .guard(self.inner.query(partition, prefix, after, order, limit))
+            .await
     }
 
-    async fn due(&self, kind: WorkKind, until: UnixMs, limit: usize) -> Result<Vec<(RecordKey, Due)>, IoError> {
+    async fn due(
+        &self,
+        kind: WorkKind,
+        until: UnixMs,
+        limit: usize,
+    ) -> Result<Vec<(RecordKey, Due)>, IoError> {
         self.fuse.guard(self.inner.due(kind, until, limit)).await
     }
 
@@ -141,8 +166,16 @@ impl Blobs for Faulty<dyn Blobs> {
         self.fuse.guard(self.inner.multipart_begin(key)).await
     }
 
-    async fn multipart_put(&self, key: &BlobKey, id: &MultipartId, number: u32, body: Bytes) -> Result<PartTag, IoError> {
-        self.fuse.guard(self.inner.multipart_put(key, id, number, body)).await
+    async fn multipart_put(
+        &self,
+        key: &BlobKey,
+        id: &MultipartId,
+        number: u32,
+        body: Bytes,
+    ) -> Result<PartTag, IoError> {
+        self.fuse
+            .guard(self.inner.multipart_put(key, id, number, body))
+            .await
     }
 
     async fn multipart_copy(
@@ -154,19 +187,38 @@ impl Blobs for Faulty<dyn Blobs> {
         start: u64,
         end: u64,
     ) -> Result<PartTag, IoError> {
-        self.fuse.guard(self.inner.multipart_copy(key, id, number, source, start, end)).await
+        self.fuse
+            .guard(
+                self.inner
+                    .multipart_copy(key, id, number, source, start, end),
+            )
+            .await
     }
 
-    async fn multipart_finish(&self, key: &BlobKey, id: &MultipartId, parts: &[PartTag]) -> Result<BlobMeta, IoError> {
-        self.fuse.guard(self.inner.multipart_finish(key, id, parts)).await
+    async fn multipart_finish(
+        &self,
+        key: &BlobKey,
+        id: &MultipartId,
+        parts: &[PartTag],
+    ) -> Result<BlobMeta, IoError> {
+        self.fuse
+            .guard(self.inner.multipart_finish(key, id, parts))
+            .await
     }
 
     async fn multipart_abort(&self, key: &BlobKey, id: &MultipartId) -> Result<(), IoError> {
         self.fuse.guard(self.inner.multipart_abort(key, id)).await
     }
 
-    async fn presigned_get(&self, key: &BlobKey, filename: &str, life_s: u32) -> Result<Option<String>, IoError> {
-        self.fuse.guard(self.inner.presigned_get(key, filename, life_s)).await
+    async fn presigned_get(
+        &self,
+        key: &BlobKey,
+        filename: &str,
+        life_s: u32,
+    ) -> Result<Option<String>, IoError> {
+        self.fuse
+            .guard(self.inner.presigned_get(key, filename, life_s))
+            .await
     }
 
     async fn delete(&self, key: &BlobKey) -> Result<(), IoError> {
@@ -180,7 +232,12 @@ impl Blobs for Faulty<dyn Blobs> {
 
 #[async_trait]
 impl Queue for Faulty<dyn Queue> {
-    async fn send(&self, queue: &QueueName, bodies: Vec<String>, delay: Duration) -> Result<(), IoError> {
+    async fn send(
+        &self,
+        queue: &QueueName,
+        bodies: Vec<String>,
+        delay: Duration,
+    ) -> Result<(), IoError> {
         self.fuse.guard(self.inner.send(queue, bodies, delay)).await
     }
 
@@ -191,11 +248,20 @@ impl Queue for Faulty<dyn Queue> {
         visibility: Duration,
         wait: Duration,
     ) -> Result<Vec<Message>, IoError> {
-        self.fuse.guard(self.inner.receive(queue, limit, visibility, wait)).await
+        self.fuse
+            .guard(self.inner.receive(queue, limit, visibility, wait))
+            .await
     }
 
-    async fn extend(&self, queue: &QueueName, receipt: &Receipt, visibility: Duration) -> Result<(), IoError> {
-        self.fuse.guard(self.inner.extend(queue, receipt, visibility)).await
+    async fn extend(
+        &self,
+        queue: &QueueName,
+        receipt: &Receipt,
+        visibility: Duration,
+    ) -> Result<(), IoError> {
+        self.fuse
+            .guard(self.inner.extend(queue, receipt, visibility))
+            .await
     }
 
     async fn delete(&self, queue: &QueueName, receipt: &Receipt) -> Result<(), IoError> {

@@ -26,16 +26,30 @@ pub(crate) struct Cut {
 /// Inside a window, shards take the lines from its end: merging must put them back.
 pub(crate) async fn publish(world: &World, cut: Cut) -> BatchId {
     let batch = world.create_from(b"not read by this test").await;
-    let claimed = world.store.claim_stage(&world.tenant, batch, Stage::Validate, world.now()).await;
+    let claimed = world
+        .store
+        .claim_stage(&world.tenant, batch, Stage::Validate, world.now())
+        .await;
     let claimed = claimed.expect("claim").expect("a validating batch");
     let numbers: Vec<u64> = (1..=cut.lines as u64).collect();
     let mut shards = Vec::new();
     let mut windows = 0;
     for lines in numbers.chunks(cut.window_lines) {
         let mut index = Vec::new();
-        lines.iter().for_each(|no| format::index::encode_entry(&mut index, LineNo(*no), &format!("\"r-{no}\"")));
-        let key = BlobKey::Index { tenant: world.tenant.clone(), batch, window: windows };
-        world.platform.blobs.put(&key, Bytes::from(index)).await.expect("put the index");
+        lines.iter().for_each(|no| {
+            format::index::encode_entry(&mut index, LineNo(*no), &format!("\"r-{no}\""))
+        });
+        let key = BlobKey::Index {
+            tenant: world.tenant.clone(),
+            batch,
+            window: windows,
+        };
+        world
+            .platform
+            .blobs
+            .put(&key, Bytes::from(index))
+            .await
+            .expect("put the index");
         let backwards: Vec<u64> = lines.iter().rev().copied().collect();
         for part in backwards.chunks(cut.shard_lines) {
             let shard = pending(shards.len(), windows, part.len());
@@ -44,13 +58,26 @@ pub(crate) async fn publish(world: &World, cut: Cut) -> BatchId {
                 let raw = request(&format!("r-{no}"), "tiny");
                 format::shard::encode_line(&mut blob, LineNo(*no), 10, raw.as_bytes());
             }
-            let key = BlobKey::Shard { tenant: world.tenant.clone(), batch, shard: shard.id.clone() };
-            world.platform.blobs.put(&key, Bytes::from(blob)).await.expect("put the shard");
+            let key = BlobKey::Shard {
+                tenant: world.tenant.clone(),
+                batch,
+                shard: shard.id.clone(),
+            };
+            world
+                .platform
+                .blobs
+                .put(&key, Bytes::from(blob))
+                .await
+                .expect("put the shard");
             shards.push(shard);
         }
         windows += 1;
     }
-    world.store.put_shards(&world.tenant, batch, &shards).await.expect("put the shards");
+    world
+        .store
+        .put_shards(&world.tenant, batch, &shards)
+        .await
+        .expect("put the shards");
     let publication = Publication {
         models: vec!["tiny".to_owned()],
         windows,
@@ -65,11 +92,27 @@ pub(crate) async fn publish(world: &World, cut: Cut) -> BatchId {
             estimated_tokens: 10 * cut.lines as u64,
             deadline: claimed.params.expires_at,
         }],
-        input: FileDigest { sha256: "00".repeat(32), lines: cut.lines as u64, bytes: 21 },
+        input: FileDigest {
+            sha256: "00".repeat(32),
+            lines: cut.lines as u64,
+            bytes: 21,
+        },
         enqueued_tokens_max: None,
     };
-    let published = world.store.publish(&world.tenant, batch, claimed.epoch, publication, world.now()).await;
-    assert!(matches!(published.expect("publish"), Published::Done(_)), "the batch is in progress");
+    let published = world
+        .store
+        .publish(
+            &world.tenant,
+            batch,
+            claimed.epoch,
+            publication,
+            world.now(),
+        )
+        .await;
+    assert!(
+        matches!(published.expect("publish"), Published::Done(_)),
+        "the batch is in progress"
+    );
     batch
 }
 

@@ -37,9 +37,20 @@ impl Answers {
 
 /// Releases every shard of a batch's only model.
 pub(crate) async fn release_all(world: &World, batch: BatchId) {
-    let shards = world.store.list_shards(&world.tenant, batch).await.expect("list shards").len();
+    let shards = world
+        .store
+        .list_shards(&world.tenant, batch)
+        .await
+        .expect("list shards")
+        .len();
     let count = u32::try_from(shards).expect("few shards");
-    assert!(world.store.release(&world.tenant, batch, 0, 0, count, world.now()).await.expect("release"));
+    assert!(
+        world
+            .store
+            .release(&world.tenant, batch, 0, 0, count, world.now())
+            .await
+            .expect("release")
+    );
 }
 
 /// Claims a shard, commits at most `lines_max` of its unfinished lines, and leaves it: as a worker that
@@ -52,8 +63,14 @@ pub(crate) async fn run_shard(
     lines_max: usize,
 ) -> Option<Shard> {
     let owner = WorkerId::new(world.now(), (world.platform.random)());
-    let claim = world.store.claim_shard(&world.tenant, batch, shard, owner, world.now()).await.expect("claim");
-    let ShardClaim::Granted { shard: held, .. } = claim else { return None };
+    let claim = world
+        .store
+        .claim_shard(&world.tenant, batch, shard, owner, world.now())
+        .await
+        .expect("claim");
+    let ShardClaim::Granted { shard: held, .. } = claim else {
+        return None;
+    };
     let mut todo = unfinished(world, batch, &held).await;
     let last = todo.len() <= lines_max;
     todo.truncate(lines_max);
@@ -61,10 +78,34 @@ pub(crate) async fn run_shard(
         return Some(held);
     }
     let (blob, delta) = answer(batch, &todo, answers);
-    let segment = SegmentRef { epoch: held.epoch, number: 0 };
-    let key = BlobKey::Segment { tenant: world.tenant.clone(), batch, shard: held.id.clone(), segment };
-    world.platform.blobs.put(&key, Bytes::from(blob)).await.expect("put the segment");
-    let committed = world.store.commit_shard(&world.tenant, batch, &held, Some(segment), delta, last, world.now()).await;
+    let segment = SegmentRef {
+        epoch: held.epoch,
+        number: 0,
+    };
+    let key = BlobKey::Segment {
+        tenant: world.tenant.clone(),
+        batch,
+        shard: held.id.clone(),
+        segment,
+    };
+    world
+        .platform
+        .blobs
+        .put(&key, Bytes::from(blob))
+        .await
+        .expect("put the segment");
+    let committed = world
+        .store
+        .commit_shard(
+            &world.tenant,
+            batch,
+            &held,
+            Some(segment),
+            delta,
+            last,
+            world.now(),
+        )
+        .await;
     match committed.expect("commit") {
         Commit::Ok(shard) => Some(shard),
         Commit::Fenced | Commit::Closed => None,
@@ -79,12 +120,28 @@ fn answer(batch: BatchId, lines: &[(LineNo, String)], answers: Answers) -> (Vec<
         let record = if ok {
             success(batch, *line, id, "req_1", 200, r#"{"choices":[]}"#)
         } else {
-            let error =
-                ErrorBody { message: "no".to_owned(), kind: "invalid_request_error".to_owned(), param: None, code: None };
+            let error = ErrorBody {
+                message: "no".to_owned(),
+                kind: "invalid_request_error".to_owned(),
+                param: None,
+                code: None,
+            };
             http_error(batch, *line, id, "req_1", 400, &error)
         };
-        let tokens = TokenCounts { input: 3, cached: 0, output: u64::from(ok) };
-        format::segment::encode_result(&mut blob, &LineResult { line: *line, ok, tokens, record: &record });
+        let tokens = TokenCounts {
+            input: 3,
+            cached: 0,
+            output: u64::from(ok),
+        };
+        format::segment::encode_result(
+            &mut blob,
+            &LineResult {
+                line: *line,
+                ok,
+                tokens,
+                record: &record,
+            },
+        );
         delta.completed += u64::from(ok);
         delta.failed += u64::from(!ok);
         delta.tokens.input += tokens.input;
@@ -97,15 +154,33 @@ fn answer(batch: BatchId, lines: &[(LineNo, String)], answers: Answers) -> (Vec<
 async fn unfinished(world: &World, batch: BatchId, shard: &Shard) -> Vec<(LineNo, String)> {
     let mut finished = HashSet::new();
     for segment in &shard.segments {
-        let key = BlobKey::Segment { tenant: world.tenant.clone(), batch, shard: shard.id.clone(), segment: *segment };
-        let blob = world.blob(&key).await.expect("a segment that the record names");
-        finished.extend(format::segment::decode(&blob).map(|result| result.expect("a result").line));
+        let key = BlobKey::Segment {
+            tenant: world.tenant.clone(),
+            batch,
+            shard: shard.id.clone(),
+            segment: *segment,
+        };
+        let blob = world
+            .blob(&key)
+            .await
+            .expect("a segment that the record names");
+        finished
+            .extend(format::segment::decode(&blob).map(|result| result.expect("a result").line));
     }
-    let key = BlobKey::Shard { tenant: world.tenant.clone(), batch, shard: shard.id.to_root() };
+    let key = BlobKey::Shard {
+        tenant: world.tenant.clone(),
+        batch,
+        shard: shard.id.to_root(),
+    };
     let blob = world.blob(&key).await.expect("the shard's blob");
     (0..)
         .zip(format::shard::decode(&blob))
-        .filter(|(ordinal, _)| shard.subset.as_ref().is_none_or(|subset| subset.contains(ordinal)))
+        .filter(|(ordinal, _)| {
+            shard
+                .subset
+                .as_ref()
+                .is_none_or(|subset| subset.contains(ordinal))
+        })
         .map(|(_, line)| line.expect("a line").line)
         .filter(|line| !finished.contains(line))
         .map(|line| (line, format!("\"r-{}\"", line.0)))

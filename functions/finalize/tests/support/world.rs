@@ -40,12 +40,22 @@ impl World {
         let clock = Arc::new(AtomicI64::new(START));
         let hand = Arc::clone(&clock);
         let clock_port = Arc::new(move || UnixMs(hand.load(Ordering::SeqCst)));
-        let embedded = Embedded::open_under(dir.path(), Weather::default(), clock_port).expect("a fresh data folder");
+        let embedded = Embedded::open_under(dir.path(), Weather::default(), clock_port)
+            .expect("a fresh data folder");
         let platform = embedded.platform();
         let store = Store::new(Arc::clone(&platform.records), Timing::EMBEDDED);
-        let catalog = Arc::new(Catalog::new(vec![model("tiny"), model("small")]).expect("two models"));
+        let catalog =
+            Arc::new(Catalog::new(vec![model("tiny"), model("small")]).expect("two models"));
         let tenant = TenantId::default_tenant();
-        Self { platform, store, catalog, settings: Settings::EMBEDDED, tenant, clock, _dir: dir }
+        Self {
+            platform,
+            store,
+            catalog,
+            settings: Settings::EMBEDDED,
+            tenant,
+            clock,
+            _dir: dir,
+        }
     }
 
     pub(crate) fn now(&self) -> UnixMs {
@@ -59,8 +69,15 @@ impl World {
     /// Stores an input file.
     pub(crate) async fn upload(&self, purpose: Purpose, text: &[u8]) -> FileId {
         let id = FileId::new(self.now(), (self.platform.random)());
-        let blob = BlobKey::File { tenant: self.tenant.clone(), file: id };
-        self.platform.blobs.put(&blob, Bytes::copy_from_slice(text)).await.expect("put the file");
+        let blob = BlobKey::File {
+            tenant: self.tenant.clone(),
+            file: id,
+        };
+        self.platform
+            .blobs
+            .put(&blob, Bytes::copy_from_slice(text))
+            .await
+            .expect("put the file");
         let file = File {
             id,
             tenant: self.tenant.clone(),
@@ -73,14 +90,20 @@ impl World {
             blob,
             schema: SCHEMA,
         };
-        self.store.create_file(&file).await.expect("create the file");
+        self.store
+            .create_file(&file)
+            .await
+            .expect("create the file");
         id
     }
 
     /// Creates a batch over `input`, which exists if `bytes` is known.
     pub(crate) async fn create(&self, input: &str, bytes: Option<u64>) -> BatchId {
         let id = BatchId::new(self.now(), (self.platform.random)());
-        let price = Price { input_per_million: 1.0, output_per_million: 2.0 };
+        let price = Price {
+            input_per_million: 1.0,
+            output_per_million: 2.0,
+        };
         let params = BatchParams {
             id,
             tenant: self.tenant.clone(),
@@ -92,29 +115,55 @@ impl World {
             metadata: None,
             output_expires_after: None,
             input_bytes: bytes,
-            prices: self.catalog.models().iter().map(|model| (model.id.clone(), price)).collect(),
+            prices: self
+                .catalog
+                .models()
+                .iter()
+                .map(|model| (model.id.clone(), price))
+                .collect(),
             rates: BTreeMap::new(),
             creation: None,
             schema: SCHEMA,
         };
         let pin = bytes.and_then(|_| input.parse().ok());
-        let new = NewBatch { params, pin, creation: None, rate_limit_per_hour: 2_000, now: self.now() };
-        assert_eq!(self.store.create_batch(new).await.expect("create the batch"), Created::Made);
+        let new = NewBatch {
+            params,
+            pin,
+            creation: None,
+            rate_limit_per_hour: 2_000,
+            now: self.now(),
+        };
+        assert_eq!(
+            self.store
+                .create_batch(new)
+                .await
+                .expect("create the batch"),
+            Created::Made
+        );
         id
     }
 
     /// Stores `text` and creates a batch over it.
     pub(crate) async fn create_from(&self, text: &[u8]) -> BatchId {
         let file = self.upload(Purpose::Batch, text).await;
-        self.create(&file.to_string(), Some(text.len() as u64)).await
+        self.create(&file.to_string(), Some(text.len() as u64))
+            .await
     }
 
     pub(crate) fn stage_job(&self, batch: BatchId) -> StageJob {
-        StageJob { schema: SCHEMA, tenant: self.tenant.clone(), batch }
+        StageJob {
+            schema: SCHEMA,
+            tenant: self.tenant.clone(),
+            batch,
+        }
     }
 
     pub(crate) async fn batch(&self, batch: BatchId) -> BatchView {
-        self.store.load_batch(&self.tenant, batch).await.expect("load the batch").expect("the batch is there")
+        self.store
+            .load_batch(&self.tenant, batch)
+            .await
+            .expect("load the batch")
+            .expect("the batch is there")
     }
 
     /// Reads a blob whole; none if it is not there.
@@ -141,7 +190,11 @@ impl World {
                 return bodies;
             }
             for message in messages {
-                self.platform.queue.delete(queue, &message.receipt).await.expect("delete the message");
+                self.platform
+                    .queue
+                    .delete(queue, &message.receipt)
+                    .await
+                    .expect("delete the message");
                 bodies.push(message.body);
             }
         }
@@ -157,11 +210,15 @@ fn model(id: &str) -> Model {
 
 /// Renders a line that is a sound request.
 pub(crate) fn request(id: &str, model: &str) -> String {
-    let body = format!(r#"{{"model":"{model}","messages":[{{"role":"user","content":"Say {id}"}}],"max_tokens":4}}"#);
+    let body = format!(
+        r#"{{"model":"{model}","messages":[{{"role":"user","content":"Say {id}"}}],"max_tokens":4}}"#
+    );
     format!(r#"{{"custom_id":"{id}","method":"POST","url":"/v1/chat/completions","body":{body}}}"#)
 }
 
 /// Renders a file of sound requests with the ids `r-1` and on.
 pub(crate) fn requests(count: usize) -> String {
-    (1..=count).map(|number| request(&format!("r-{number}"), "tiny") + "\n").collect()
+    (1..=count)
+        .map(|number| request(&format!("r-{number}"), "tiny") + "\n")
+        .collect()
 }

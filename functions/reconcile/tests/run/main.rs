@@ -29,15 +29,26 @@ use worker::{Answers, release_all, run_shard};
 use world::World;
 
 /// Four lines, two a shard.
-const CUT: Cut = Cut { lines: 4, window_lines: 4, shard_lines: 2 };
+const CUT: Cut = Cut {
+    lines: 4,
+    window_lines: 4,
+    shard_lines: 2,
+};
 
 fn context(world: &World, platform: Platform) -> Context {
     let store = Store::new(Arc::clone(&platform.records), world.settings.timing);
-    Context { platform, store, catalog: Arc::clone(&world.catalog), settings: world.settings }
+    Context {
+        platform,
+        store,
+        catalog: Arc::clone(&world.catalog),
+        settings: world.settings,
+    }
 }
 
 async fn reconcile(world: &World) -> Report {
-    handle(&context(world, world.platform.clone()), world.now()).await.expect("reconcile")
+    handle(&context(world, world.platform.clone()), world.now())
+        .await
+        .expect("reconcile")
 }
 
 async fn state(world: &World, batch: BatchId) -> State {
@@ -87,10 +98,17 @@ async fn the_batch_expires_at_once_when_it_is_still_validating() {
 async fn the_batch_is_sealed_when_its_grace_after_a_cancel_is_over() {
     let world = World::new();
     let batch = publish(&world, CUT).await;
-    world.store.apply(&world.tenant, batch, Event::CancelRequested, world.now()).await.expect("cancel");
+    world
+        .store
+        .apply(&world.tenant, batch, Event::CancelRequested, world.now())
+        .await
+        .expect("cancel");
     world.advance_ms(world.settings.timing.seal_grace_ms);
     assert_eq!(reconcile(&world).await.batches_sealed, 1);
-    assert_eq!(state(&world, batch).await, State::Sealed(SealedAs::Cancelled));
+    assert_eq!(
+        state(&world, batch).await,
+        State::Sealed(SealedAs::Cancelled)
+    );
     assert_asked(&world, &QueueName::Finalize, batch).await;
 }
 
@@ -100,11 +118,22 @@ async fn the_batch_is_sealed_when_the_worker_died_after_the_last_commit() {
     let batch = publish(&world, CUT).await;
     release_all(&world, batch).await;
     for number in 0..2 {
-        run_shard(&world, batch, &ShardId::root(0, number), Answers::Good, usize::MAX).await.expect("a free shard");
+        run_shard(
+            &world,
+            batch,
+            &ShardId::root(0, number),
+            Answers::Good,
+            usize::MAX,
+        )
+        .await
+        .expect("a free shard");
     }
     world.advance_ms(world.settings.timing.message_lost_ms);
     assert_eq!(reconcile(&world).await.batches_sealed, 1);
-    assert_eq!(state(&world, batch).await, State::Sealed(SealedAs::Completed));
+    assert_eq!(
+        state(&world, batch).await,
+        State::Sealed(SealedAs::Completed)
+    );
     assert_asked(&world, &QueueName::Finalize, batch).await;
 }
 
@@ -116,16 +145,28 @@ async fn validate_is_asked_again_once_when_its_message_was_lost() {
     world.advance_ms(world.settings.timing.message_lost_ms);
     assert_eq!(reconcile(&world).await.stages_resent, 1);
     assert_asked(&world, &QueueName::Validate, batch).await;
-    assert_eq!(reconcile(&world).await.stages_resent, 0, "the message is young");
+    assert_eq!(
+        reconcile(&world).await.stages_resent,
+        0,
+        "the message is young"
+    );
 }
 
 #[tokio::test]
 async fn finalize_is_asked_again_when_its_holder_died() {
     let world = World::new();
     let batch = world.create_from(b"never read").await;
-    world.store.apply(&world.tenant, batch, Event::CancelRequested, world.now()).await.expect("cancel");
+    world
+        .store
+        .apply(&world.tenant, batch, Event::CancelRequested, world.now())
+        .await
+        .expect("cancel");
     world.advance_ms(world.settings.timing.message_lost_ms);
-    let held = world.store.claim_stage(&world.tenant, batch, Stage::Finalize, world.now()).await.expect("claim");
+    let held = world
+        .store
+        .claim_stage(&world.tenant, batch, Stage::Finalize, world.now())
+        .await
+        .expect("claim");
     assert!(held.is_some());
     assert_eq!(reconcile(&world).await.stages_resent, 0, "the lease holds");
     world.advance_ms(world.settings.timing.lease_ms);
@@ -138,8 +179,17 @@ async fn a_dispatch_is_asked_for_when_a_model_has_shards_but_none_released() {
     let world = World::new();
     let batch = publish(&world, CUT).await;
     assert_eq!(reconcile(&world).await.dispatches, 1);
-    assert_eq!(world.drain(&QueueName::Dispatch).await, [r#"{"schema":1,"model":"tiny"}"#]);
-    assert!(world.store.release(&world.tenant, batch, 0, 0, 1, world.now()).await.expect("release"));
+    assert_eq!(
+        world.drain(&QueueName::Dispatch).await,
+        [r#"{"schema":1,"model":"tiny"}"#]
+    );
+    assert!(
+        world
+            .store
+            .release(&world.tenant, batch, 0, 0, 1, world.now())
+            .await
+            .expect("release")
+    );
     assert_eq!(reconcile(&world).await.dispatches, 0);
 }
 
@@ -147,8 +197,10 @@ async fn a_dispatch_is_asked_for_when_a_model_has_shards_but_none_released() {
 async fn two_runs_at_once_are_harmless() {
     let world = World::new();
     let batch = stuck_scene(&world).await;
-    let (first, second) =
-        (context(&world, world.platform.clone()), context(&world, world.platform.clone()));
+    let (first, second) = (
+        context(&world, world.platform.clone()),
+        context(&world, world.platform.clone()),
+    );
     for _ in 0..12 {
         let (one, two) = tokio::join!(handle(&first, world.now()), handle(&second, world.now()));
         one.expect("reconcile");
@@ -165,25 +217,64 @@ const SCENE_ENDS: &str = "sealed (completed); 4 completed, 0 failed; input file 
 async fn stuck_scene(world: &World) -> BatchId {
     let batch = publish(world, CUT).await;
     release_all(world, batch).await;
-    run_shard(world, batch, &ShardId::root(0, 0), Answers::Good, usize::MAX).await.expect("a free shard");
-    run_shard(world, batch, &ShardId::root(0, 1), Answers::Good, 1).await.expect("a free shard");
-    let input = world.batch(batch).await.params.input_file_id.parse().expect("a file id");
-    assert!(world.store.delete_file(&world.tenant, input, world.now()).await.expect("delete the file"));
+    run_shard(
+        world,
+        batch,
+        &ShardId::root(0, 0),
+        Answers::Good,
+        usize::MAX,
+    )
+    .await
+    .expect("a free shard");
+    run_shard(world, batch, &ShardId::root(0, 1), Answers::Good, 1)
+        .await
+        .expect("a free shard");
+    let input = world
+        .batch(batch)
+        .await
+        .params
+        .input_file_id
+        .parse()
+        .expect("a file id");
+    assert!(
+        world
+            .store
+            .delete_file(&world.tenant, input, world.now())
+            .await
+            .expect("delete the file")
+    );
     world.advance_ms(world.settings.timing.lease_ms);
     batch
 }
 
 /// Lets a worker answer what reconcile asked for, lets reconcile seal, and prints what came of it.
 async fn ending(world: &World, batch: BatchId) -> String {
-    run_shard(world, batch, &ShardId::root(0, 1), Answers::Good, usize::MAX).await;
+    run_shard(
+        world,
+        batch,
+        &ShardId::root(0, 1),
+        Answers::Good,
+        usize::MAX,
+    )
+    .await;
     world.advance_ms(world.settings.timing.message_lost_ms);
     reconcile(world).await;
     let view = world.batch(batch).await;
     let input = view.params.input_file_id.parse().expect("a file id");
-    let blob = batch_core::blob_key::BlobKey::File { tenant: world.tenant.clone(), file: input };
-    let input = if world.blob(&blob).await.is_some() { "there" } else { "gone" };
+    let blob = batch_core::blob_key::BlobKey::File {
+        tenant: world.tenant.clone(),
+        file: input,
+    };
+    let input = if world.blob(&blob).await.is_some() {
+        "there"
+    } else {
+        "gone"
+    };
     let counts = view.run.counts;
-    format!("{}; {} completed, {} failed; input file {input}", view.run.state, counts.completed, counts.failed)
+    format!(
+        "{}; {} completed, {} failed; input file {input}",
+        view.run.state, counts.completed, counts.failed
+    )
 }
 
 #[tokio::test]
@@ -197,7 +288,11 @@ async fn fails_at_every_call() {
             let _ = handle(&context(&world, fuse.wrap(&world.platform)), world.now()).await;
             world.advance_ms(world.settings.timing.message_lost_ms);
             reconcile(&world).await;
-            assert_eq!(ending(&world, batch).await, SCENE_ENDS, "crash {when:?} call {k}");
+            assert_eq!(
+                ending(&world, batch).await,
+                SCENE_ENDS,
+                "crash {when:?} call {k}"
+            );
             if i64::try_from(fuse.calls()).expect("few calls") <= k {
                 break;
             }

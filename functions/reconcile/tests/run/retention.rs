@@ -17,7 +17,10 @@ use crate::world::World;
 use crate::{CUT, reconcile, state};
 
 fn input_blob(world: &World, file: FileId) -> BlobKey {
-    BlobKey::File { tenant: world.tenant.clone(), file }
+    BlobKey::File {
+        tenant: world.tenant.clone(),
+        file,
+    }
 }
 
 #[tokio::test]
@@ -25,7 +28,13 @@ async fn a_deleted_file_goes_when_no_batch_reads_it() {
     let world = World::new();
     let file = world.upload(Purpose::Batch, b"text").await;
     let kept = world.upload(Purpose::Batch, b"text").await;
-    assert!(world.store.delete_file(&world.tenant, file, world.now()).await.expect("delete the file"));
+    assert!(
+        world
+            .store
+            .delete_file(&world.tenant, file, world.now())
+            .await
+            .expect("delete the file")
+    );
     assert_eq!(reconcile(&world).await.files_removed, 1);
     assert_eq!(world.blob(&input_blob(&world, file)).await, None);
     assert!(world.blob(&input_blob(&world, kept)).await.is_some());
@@ -36,11 +45,27 @@ async fn a_deleted_file_goes_when_no_batch_reads_it() {
 async fn a_deleted_file_stays_while_a_batch_on_it_is_validating() {
     let world = World::new();
     let batch = world.create_from(b"text").await;
-    let file: FileId = world.batch(batch).await.params.input_file_id.parse().expect("a file id");
-    assert!(world.store.delete_file(&world.tenant, file, world.now()).await.expect("delete the file"));
+    let file: FileId = world
+        .batch(batch)
+        .await
+        .params
+        .input_file_id
+        .parse()
+        .expect("a file id");
+    assert!(
+        world
+            .store
+            .delete_file(&world.tenant, file, world.now())
+            .await
+            .expect("delete the file")
+    );
     assert_eq!(reconcile(&world).await.files_removed, 0);
     assert!(world.blob(&input_blob(&world, file)).await.is_some());
-    world.store.apply(&world.tenant, batch, Event::WindowClosed, world.now()).await.expect("expire");
+    world
+        .store
+        .apply(&world.tenant, batch, Event::WindowClosed, world.now())
+        .await
+        .expect("expire");
     world.advance_ms(3_600_000);
     assert_eq!(reconcile(&world).await.files_removed, 1);
     assert_eq!(world.blob(&input_blob(&world, file)).await, None);
@@ -63,12 +88,37 @@ async fn the_parts_of_an_upload_go_when_its_time_is_over() {
         status: UploadStatus::Pending,
         schema: SCHEMA,
     };
-    world.store.create_upload(&upload).await.expect("create the upload");
+    world
+        .store
+        .create_upload(&upload)
+        .await
+        .expect("create the upload");
     let part = PartId::new(world.now(), (world.platform.random)());
-    let blob = BlobKey::Part { tenant: world.tenant.clone(), upload: id, part };
-    world.platform.blobs.put(&blob, Bytes::from_static(b"text")).await.expect("put the part");
-    let part = UploadPart { id: part, upload: id, bytes: 4, created_at: world.now(), blob: blob.clone() };
-    assert!(world.store.add_part(&world.tenant, &part).await.expect("add the part"));
+    let blob = BlobKey::Part {
+        tenant: world.tenant.clone(),
+        upload: id,
+        part,
+    };
+    world
+        .platform
+        .blobs
+        .put(&blob, Bytes::from_static(b"text"))
+        .await
+        .expect("put the part");
+    let part = UploadPart {
+        id: part,
+        upload: id,
+        bytes: 4,
+        created_at: world.now(),
+        blob: blob.clone(),
+    };
+    assert!(
+        world
+            .store
+            .add_part(&world.tenant, &part)
+            .await
+            .expect("add the part")
+    );
     assert_eq!(reconcile(&world).await.uploads_removed, 0);
     world.advance_ms(3_600_000);
     assert_eq!(reconcile(&world).await.uploads_removed, 1);
@@ -78,11 +128,28 @@ async fn the_parts_of_an_upload_go_when_its_time_is_over() {
 
 /// Ends a batch as the finalizer does, with an output file, and returns the file's blob.
 async fn end(world: &World, batch: BatchId) -> BlobKey {
-    world.store.apply(&world.tenant, batch, Event::AllShardsDone, world.now()).await.expect("seal");
-    let claimed = world.store.claim_stage(&world.tenant, batch, Stage::Finalize, world.now()).await.expect("claim");
+    world
+        .store
+        .apply(&world.tenant, batch, Event::AllShardsDone, world.now())
+        .await
+        .expect("seal");
+    let claimed = world
+        .store
+        .claim_stage(&world.tenant, batch, Stage::Finalize, world.now())
+        .await
+        .expect("claim");
     let epoch = claimed.expect("a sealed batch").epoch;
-    let blob = BlobKey::Output { tenant: world.tenant.clone(), batch, epoch };
-    world.platform.blobs.put(&blob, Bytes::from_static(b"lines")).await.expect("put the output");
+    let blob = BlobKey::Output {
+        tenant: world.tenant.clone(),
+        batch,
+        epoch,
+    };
+    world
+        .platform
+        .blobs
+        .put(&blob, Bytes::from_static(b"lines"))
+        .await
+        .expect("put the output");
     let output = File {
         id: FileId::new(world.now(), (world.platform.random)()),
         tenant: world.tenant.clone(),
@@ -95,10 +162,26 @@ async fn end(world: &World, batch: BatchId) -> BlobKey {
         blob: blob.clone(),
         schema: SCHEMA,
     };
-    let digest = FileDigest { sha256: "00".repeat(32), lines: 4, bytes: 5 };
-    let manifest = Manifest { input: digest.clone(), output: Some(digest), error: None };
-    let finish = Finish { output: Some(output), error: None, manifest };
-    let finished = world.store.finish(&world.tenant, batch, epoch, finish, world.now()).await.expect("finish");
+    let digest = FileDigest {
+        sha256: "00".repeat(32),
+        lines: 4,
+        bytes: 5,
+    };
+    let manifest = Manifest {
+        input: digest.clone(),
+        output: Some(digest),
+        error: None,
+    };
+    let finish = Finish {
+        output: Some(output),
+        error: None,
+        manifest,
+    };
+    let finished = world
+        .store
+        .finish(&world.tenant, batch, epoch, finish, world.now())
+        .await
+        .expect("finish");
     assert!(matches!(finished, Finished::Done(_)), "the batch has ended");
     blob
 }
@@ -111,26 +194,67 @@ async fn shards_index_and_results_go_when_the_batch_has_ended() {
     let mut results = Vec::new();
     for number in 0..2 {
         let shard = ShardId::root(0, number);
-        let done = run_shard(&world, batch, &shard, Answers::Good, usize::MAX).await.expect("a free shard");
+        let done = run_shard(&world, batch, &shard, Answers::Good, usize::MAX)
+            .await
+            .expect("a free shard");
         let (tenant, segment) = (world.tenant.clone(), done.segments[0]);
-        results.push(BlobKey::Segment { tenant: tenant.clone(), batch, shard: shard.clone(), segment });
-        results.push(BlobKey::Shard { tenant, batch, shard });
+        results.push(BlobKey::Segment {
+            tenant: tenant.clone(),
+            batch,
+            shard: shard.clone(),
+            segment,
+        });
+        results.push(BlobKey::Shard {
+            tenant,
+            batch,
+            shard,
+        });
     }
-    results.push(BlobKey::Index { tenant: world.tenant.clone(), batch, window: 0 });
+    results.push(BlobKey::Index {
+        tenant: world.tenant.clone(),
+        batch,
+        window: 0,
+    });
     assert_eq!(reconcile(&world).await.batches_cleared, 0);
-    let leftover = BlobKey::Output { tenant: world.tenant.clone(), batch, epoch: 1 };
-    world.platform.blobs.put(&leftover, Bytes::from_static(b"half")).await.expect("put a leftover");
+    let leftover = BlobKey::Output {
+        tenant: world.tenant.clone(),
+        batch,
+        epoch: 1,
+    };
+    world
+        .platform
+        .blobs
+        .put(&leftover, Bytes::from_static(b"half"))
+        .await
+        .expect("put a leftover");
     let output = end(&world, batch).await;
-    assert_eq!(reconcile(&world).await.batches_cleared, 0, "a late worker may still write");
+    assert_eq!(
+        reconcile(&world).await.batches_cleared,
+        0,
+        "a late worker may still write"
+    );
     world.advance_ms(world.settings.timing.lease_ms + world.settings.timing.takeover_ms);
     assert_eq!(reconcile(&world).await.batches_cleared, 1);
     results.push(leftover);
     for key in results {
         assert_eq!(world.blob(&key).await, None, "{key}");
     }
-    assert_eq!(world.blob(&output).await.as_deref(), Some(b"lines".as_slice()));
-    assert_eq!(world.store.list_shards(&world.tenant, batch).await.expect("list shards"), []);
-    assert_eq!(state(&world, batch).await, State::Ended(Terminal::Completed));
+    assert_eq!(
+        world.blob(&output).await.as_deref(),
+        Some(b"lines".as_slice())
+    );
+    assert_eq!(
+        world
+            .store
+            .list_shards(&world.tenant, batch)
+            .await
+            .expect("list shards"),
+        []
+    );
+    assert_eq!(
+        state(&world, batch).await,
+        State::Ended(Terminal::Completed)
+    );
     assert_eq!(reconcile(&world).await.batches_cleared, 0);
     world.advance_ms(86_400_000);
     assert_eq!(reconcile(&world).await.files_removed, 1);
@@ -141,9 +265,22 @@ async fn shards_index_and_results_go_when_the_batch_has_ended() {
 async fn orphans_go_when_the_batch_ended_before_it_was_published() {
     let world = World::new();
     let batch = world.create_from(b"text").await;
-    let orphan = BlobKey::Shard { tenant: world.tenant.clone(), batch, shard: ShardId::root(0, 0) };
-    world.platform.blobs.put(&orphan, Bytes::from_static(b"lines")).await.expect("put an orphan");
-    world.store.apply(&world.tenant, batch, Event::WindowClosed, world.now()).await.expect("expire");
+    let orphan = BlobKey::Shard {
+        tenant: world.tenant.clone(),
+        batch,
+        shard: ShardId::root(0, 0),
+    };
+    world
+        .platform
+        .blobs
+        .put(&orphan, Bytes::from_static(b"lines"))
+        .await
+        .expect("put an orphan");
+    world
+        .store
+        .apply(&world.tenant, batch, Event::WindowClosed, world.now())
+        .await
+        .expect("expire");
     world.advance_ms(world.settings.timing.lease_ms + world.settings.timing.takeover_ms);
     assert_eq!(reconcile(&world).await.batches_cleared, 1);
     assert_eq!(world.blob(&orphan).await, None);

@@ -5,7 +5,7 @@
 /// Multiples of this survive rounding when added to and subtracted from a small float: 1.5 * 2^23.
 pub(super) const ROUND: f32 = 12_582_912.0;
 /// High part of ln 2, exact in few bits.
-pub(super) const LN2_HIGH: f32 = 0.693_359_375;
+pub(super) const LN2_HIGH: f32 = 0.693_359_4;
 /// What [`LN2_HIGH`] lacks.
 pub(super) const LN2_LOW: f32 = -2.121_944_4e-4;
 /// Below this the result is 0.
@@ -21,7 +21,7 @@ pub(super) const POLYNOMIAL: [f32; 6] = [
     8.333_452e-3,
     4.166_579_6e-2,
     1.666_666_5e-1,
-    5.000_000_1e-1,
+    0.5,
 ];
 
 /// Returns `e^x` to about one unit in the last place; 0 below -87, `e^88` above 88, NaN for NaN.

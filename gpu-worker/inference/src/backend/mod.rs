@@ -134,7 +134,7 @@ pub trait Backend {
     fn embed(&mut self, op: &Embed);
 
     /// 4. Adds `op.add` to the residual `op.x` `[R, C]` if there is one, then writes the normalised row to
-    /// `op.out` in the type that its consumer reads.
+    ///    `op.out` in the type that its consumer reads.
     ///
     /// Source: Zhang and Sennrich 2019, arXiv:1910.07467 (RMSNorm); Ba et al. 2016, arXiv:1607.06450.
     fn norm(&mut self, op: &Norm);
@@ -148,7 +148,7 @@ pub trait Backend {
     fn linear_heads(&mut self, op: &LinearHeads);
 
     /// 7. Normalises and rotates the heads of `op.qkv`, and writes K and V (or the latent) to the step's
-    /// write slots of `op.layer`. Queries are rotated in place.
+    ///    write slots of `op.layer`. Queries are rotated in place.
     ///
     /// Source: Su et al. 2021, arXiv:2104.09864.
     fn rope_store(&mut self, op: &RopeStore);

@@ -3,6 +3,9 @@
 //! Plain f32 in a fixed order: the bits do not depend on the machine, the batch, or the thread.
 //! Never sorts the whole vocabulary: sets are selected first, and only survivors are sorted.
 //!
+//! The passes over the vocabulary are `#[inline(always)]`: a caller that is compiled for wider vectors runs
+//! them in these. The bits stay the same, since nothing is fused or reordered.
+//!
 //! What [`SampleParams`] leaves open: `top_p` counts in the distribution that `min_p` and `top_k` left,
 //! made to sum to one, and the draw walks the survivors by ascending id.
 
@@ -12,8 +15,8 @@ mod tests;
 
 use std::cmp::Ordering;
 
-use super::SampleRow;
 use super::exp::exp;
+use super::{SampleParams, SampleRow};
 
 /// The tokens of one slot.
 #[derive(Debug, Default)]
@@ -121,6 +124,7 @@ impl Sampler {
     /// Chooses the token of one row. `logits` ends where padding ids begin.
     ///
     /// Does not append to `history`.
+    #[inline(always)]
     pub(super) fn sample(&mut self, logits: &[f32], row: &SampleRow, history: &History) -> Sampled {
         if !row.live {
             return Sampled::Dead;
@@ -153,6 +157,7 @@ impl Sampler {
         }
     }
 
+    #[inline(always)]
     fn choose(&mut self, logits: &[f32], row: &SampleRow, history: &History) -> Option<u32> {
         self.adjust(logits, row, history);
         let mut max = f32::NEG_INFINITY;
@@ -163,8 +168,7 @@ impl Sampler {
             return None;
         }
         let params = &row.params;
-        // Written so that NaN is greedy.
-        if !(params.temperature > 0.0) {
+        if is_greedy(params) {
             return first_equal(&self.adjusted, max);
         }
         for (weight, &x) in self.weights.iter_mut().zip(&self.adjusted) {
@@ -185,6 +189,7 @@ impl Sampler {
     }
 
     /// Fills `adjusted`: bias, penalties, and last the mask, which none of them can lift.
+    #[inline(always)]
     fn adjust(&mut self, logits: &[f32], row: &SampleRow, history: &History) {
         self.adjusted.clear();
         self.adjusted.extend_from_slice(logits);
@@ -279,14 +284,22 @@ impl Sampler {
         self.candidates.sort_unstable();
     }
 
+    #[inline(always)]
     fn total(&self) -> f64 {
-        self.candidates
-            .iter()
-            .map(|&id| f64::from(self.weights[id as usize]))
-            .sum()
+        const LANES: usize = 8;
+        let weight = |id: u32| f64::from(self.weights[id as usize]);
+        let mut lanes = [0.0; LANES];
+        let (chunks, rest) = self.candidates.as_chunks::<LANES>();
+        for chunk in chunks {
+            for (lane, &id) in lanes.iter_mut().zip(chunk) {
+                *lane += weight(id);
+            }
+        }
+        lanes.iter().sum::<f64>() + rest.iter().map(|&id| weight(id)).sum::<f64>()
     }
 
     /// Returns the candidate at `uniform` (in `[0, 1)`) of the cumulative weight by ascending id.
+    #[inline(always)]
     fn draw(&self, uniform: f64) -> u32 {
         let target = uniform * self.total();
         let mut sum = 0.0;
@@ -305,10 +318,15 @@ impl Sampler {
     }
 }
 
+/// Returns whether the most likely token is taken; so it is when the temperature is no number.
+fn is_greedy(params: &SampleParams) -> bool {
+    params.temperature <= 0.0 || params.temperature.is_nan()
+}
+
 /// Returns whether the row's token is the highest logit as it stands.
 fn is_plain_greedy(row: &SampleRow) -> bool {
     let params = &row.params;
-    !(params.temperature > 0.0)
+    is_greedy(params)
         && params.repetition_penalty == 1.0
         && params.frequency_penalty == 0.0
         && params.presence_penalty == 0.0
@@ -331,11 +349,13 @@ fn finite(x: f32) -> f32 {
     }
 }
 
+#[inline(always)]
 fn first_equal(logits: &[f32], max: f32) -> Option<u32> {
     logits.iter().position(|&x| x == max).map(|id| id as u32)
 }
 
 /// Returns the greatest logit, or `None` if one is not finite or there are none.
+#[inline(always)]
 fn finite_max(logits: &[f32]) -> Option<f32> {
     const EXPONENT: u32 = 0x7f80_0000;
     const LANES: usize = 16;
@@ -358,6 +378,7 @@ fn finite_max(logits: &[f32]) -> Option<f32> {
 }
 
 /// Returns `ln(sum(e^x))` over the logits, whose greatest is `max`.
+#[inline(always)]
 fn log_sum_exp(logits: &[f32], max: f32) -> f64 {
     const LANES: usize = 16;
     const CHUNK: usize = 32 * LANES;
@@ -380,6 +401,7 @@ fn log_sum_exp(logits: &[f32], max: f32) -> f64 {
 }
 
 /// Returns the `count` highest logits in order of likelihood.
+#[inline(always)]
 fn most_likely(logits: &[f32], count: usize) -> Vec<(u32, f32)> {
     let count = count.min(logits.len());
     let mut top: Vec<(u32, f32)> = Vec::with_capacity(count);

@@ -95,6 +95,7 @@ impl StepState {
     }
 
     /// Samples the rows `range` of `logits` (`stride` values a row), in order, and appends to their slots.
+    #[inline(always)]
     pub(super) fn sample(
         &self,
         range: std::ops::Range<usize>,

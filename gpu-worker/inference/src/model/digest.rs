@@ -40,7 +40,7 @@ impl Digest {
     pub(super) fn sample(&mut self, tensor: &[u8]) {
         for sample in 0..SAMPLES {
             let last = tensor.len().saturating_sub(SAMPLE_BYTES);
-            let start = last / (SAMPLES - 1) * sample;
+            let start = last * sample / (SAMPLES - 1);
             self.bytes(&tensor[start..(start + SAMPLE_BYTES).min(tensor.len())]);
         }
     }

@@ -12,7 +12,7 @@ use crate::backend::{
 /// Lengths of the sequences of a trace: within a page, at its border, past it, and many pages.
 const LENGTHS: [usize; 4] = [5, 16, 17, 61];
 
-fn sequences(shape: &Shape) -> Vec<Sequence> {
+pub(super) fn sequences(shape: &Shape) -> Vec<Sequence> {
     let mut first_page = 0;
     let make = |(seed, len): (usize, usize)| {
         let pages = first_page..first_page + len.div_ceil(16) as u32;
@@ -36,7 +36,7 @@ pub(super) fn trace<B: Backend>(
     Ok(alone(&mut decoder, &sequences(shape)))
 }
 
-fn alone<B: Backend>(decoder: &mut Decoder<B>, sequences: &[Sequence]) -> Trace {
+pub(super) fn alone<B: Backend>(decoder: &mut Decoder<B>, sequences: &[Sequence]) -> Trace {
     let mut trace = Trace::new();
     for (i, sequence) in sequences.iter().enumerate() {
         trace.extend(decoder.observe(

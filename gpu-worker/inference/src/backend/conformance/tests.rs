@@ -115,3 +115,17 @@ fn avx512_bf16_widened_passes() {
 fn avx512_bf16_passes() {
     check_cpu(Isa::Avx512Bf16, BF16);
 }
+
+#[test]
+fn cpu_holds_no_more_memory_after_steps_than_after_load() {
+    for options in [F32, BF16] {
+        for shape in model::shapes() {
+            let backend = cpu(2, options.recipe, Isa::detect());
+            let mut decoder =
+                model::Decoder::load(backend, &shape, options).expect("decoders are supported");
+            let loaded = decoder.backend.held_bytes();
+            case::alone(&mut decoder, &case::sequences(&shape));
+            assert_eq!(decoder.backend.held_bytes(), loaded, "{}", shape.name);
+        }
+    }
+}

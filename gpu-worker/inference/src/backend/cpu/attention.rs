@@ -36,6 +36,8 @@ pub(super) struct Scratch<E> {
     max: [f32; PAIRS],
     /// Sum of weights so far.
     total: [f32; PAIRS],
+    /// Positions that each pair sees.
+    seen: [(usize, usize); PAIRS],
     /// A value block without the tokens that the sequence does not have.
     tail: Vec<E>,
 }
@@ -48,6 +50,7 @@ impl<E: Element> Scratch<E> {
             sums: vec![0.0; PAIRS * shape.dv],
             max: [0.0; PAIRS],
             total: [0.0; PAIRS],
+            seen: [(0, 0); PAIRS],
             tail: vec![E::default(); shape.value_len()],
         }
     }
@@ -109,15 +112,15 @@ impl<E: Element> Kernel for Task<'_, E> {
         self.load_queries(s, count);
         let layer = self.operands.layer;
         let kv_len = self.span.sequence.kv_len as usize;
-        let tiles = self.seen(0).start / TILE..self.seen(count - 1).end.div_ceil(TILE);
+        let tiles = self.scratch.seen[0].0 / TILE..self.scratch.seen[count - 1].1.div_ceil(TILE);
         // Later pairs see later positions: the pairs that see a tile are neighbours.
         let (mut first, mut last) = (0, 0);
         for tile in tiles {
             let start = tile * TILE;
-            while self.seen(first).end <= start {
+            while self.scratch.seen[first].1 <= start {
                 first += 1;
             }
-            while last < count && self.seen(last).start < start + TILE {
+            while last < count && self.scratch.seen[last].0 < start + TILE {
                 last += 1;
             }
             let page = self.span.pages[tile] as usize;
@@ -134,6 +137,8 @@ impl<E: Element> Kernel for Task<'_, E> {
                     self.tile::<S, 8>(s, pair, start, keys, values)
                 } else if S::ROWS >= 4 && left >= 4 {
                     self.tile::<S, 4>(s, pair, start, keys, values)
+                } else if S::ROWS >= 4 && left == 3 {
+                    self.tile::<S, 3>(s, pair, start, keys, values)
                 } else if left >= 2 {
                     self.tile::<S, 2>(s, pair, start, keys, values)
                 } else {
@@ -155,22 +160,18 @@ impl<E: Element> Task<'_, E> {
         (pair / group, self.span.kv_head * group + pair % group)
     }
 
-    /// Returns the positions that a pair sees.
-    #[inline(always)]
-    fn seen(&self, pair: usize) -> Range<usize> {
-        let sequence = &self.span.sequence;
-        let position = (sequence.kv_len - sequence.q_len) as usize + self.row_and_head(pair).0;
-        visible(self.operands.op, position, sequence.kv_len as usize)
-    }
-
     #[inline(always)]
     fn load_queries<S: Simd>(&mut self, s: S, count: usize) {
         let dk = self.operands.op.heads.dk;
         let width = self.operands.shape.dk;
         let qkv = self.operands.qkv;
+        let sequence = self.span.sequence;
         for pair in 0..count {
             let (row, head) = self.row_and_head(pair);
-            let row = qkv.row(self.span.sequence.q_start as usize + row);
+            let position = (sequence.kv_len - sequence.q_len) as usize + row;
+            let seen = visible(self.operands.op, position, sequence.kv_len as usize);
+            self.scratch.seen[pair] = (seen.start, seen.end);
+            let row = qkv.row(sequence.q_start as usize + row);
             write_values(
                 s,
                 &row[head * dk..][..dk],
@@ -251,17 +252,36 @@ impl<E: Element> Task<'_, E> {
         let op = self.operands.op;
         let mut token = 0;
         while token < TILE {
-            let mut sums = [s.splat(0.0); M];
-            for (unit, lanes) in keys.chunks_exact(TILE * E::PACK).enumerate() {
-                let key = E::load(s, &lanes[token * E::PACK..]);
-                for (r, sum) in sums.iter_mut().enumerate() {
-                    let at = r * width + unit * E::PACK;
-                    // SAFETY: `r < M`, and a key block has `width / PACK` lanes: inside `queries`.
-                    let query = E::splat(s, unsafe { queries.get_unchecked(at..at + E::PACK) });
-                    *sum = E::dot(s, *sum, key, query);
+            // Two sums a pair, of even and odd lanes: one alone would wait for itself.
+            let mut sums = [[s.splat(0.0); 2]; M];
+            let mut twos = keys.chunks_exact(2 * TILE * E::PACK);
+            let mut at = 0;
+            for two in twos.by_ref() {
+                let (even, odd) = two.split_at(TILE * E::PACK);
+                let even = E::load(s, &even[token * E::PACK..]);
+                let odd = E::load(s, &odd[token * E::PACK..]);
+                for (r, sums) in sums.iter_mut().enumerate() {
+                    let query = r * width + at;
+                    // SAFETY: `r < M`, and a key block has as many lanes as a query: inside `queries`.
+                    let first = unsafe { queries.get_unchecked(query..query + E::PACK) };
+                    // SAFETY: as above, one lane on.
+                    let second =
+                        unsafe { queries.get_unchecked(query + E::PACK..query + 2 * E::PACK) };
+                    sums[0] = E::dot(s, sums[0], even, E::splat(s, first));
+                    sums[1] = E::dot(s, sums[1], odd, E::splat(s, second));
+                }
+                at += 2 * E::PACK;
+            }
+            let rest = twos.remainder();
+            if !rest.is_empty() {
+                let key = E::load(s, &rest[token * E::PACK..]);
+                for (r, sums) in sums.iter_mut().enumerate() {
+                    let query = E::splat(s, &queries[r * width + at..]);
+                    sums[0] = E::dot(s, sums[0], key, query);
                 }
             }
-            for (scores, sum) in scores.iter_mut().zip(sums) {
+            for (scores, sums) in scores.iter_mut().zip(sums) {
+                let sum = s.add(sums[0], sums[1]);
                 let mut score = s.mul(sum, s.splat(op.scale));
                 if let Some(cap) = op.softcap {
                     score = s.mul(math::tanh(s, s.div(score, s.splat(cap))), s.splat(cap));
@@ -275,10 +295,10 @@ impl<E: Element> Task<'_, E> {
     /// Hides the tokens of a tile that a pair does not see.
     #[inline(always)]
     fn mask(&self, pair: usize, start: usize, scores: &mut [f32; TILE]) {
-        let seen = self.seen(pair);
-        if seen.start > start || seen.end < start + TILE {
+        let (first, end) = self.scratch.seen[pair];
+        if first > start || end < start + TILE {
             for (i, score) in scores.iter_mut().enumerate() {
-                if !seen.contains(&(start + i)) {
+                if !(first..end).contains(&(start + i)) {
                     *score = f32::NEG_INFINITY;
                 }
             }

@@ -1,6 +1,14 @@
 //! Sampling: runs of logit rows of one slot are tasks.
 
+use std::ops::Range;
+use std::sync::Mutex;
+
+use super::isa::Kernel;
+use super::simd::Simd;
+use super::storage::Plane;
 use super::{CpuBackend, lock};
+use crate::backend::sampling::{Sampled, Sampler};
+use crate::backend::state::StepState;
 use crate::backend::{Buf, SampleInputs};
 
 impl CpuBackend {
@@ -19,23 +27,56 @@ impl CpuBackend {
         runs.push(inputs.rows.len());
         let (runs, samplers, samples) = (&*runs, &scratch.samplers, &scratch.samples);
         let state = &self.state;
+        let isa = self.isa;
         self.pool.run(tasks, &|worker, task| {
             let mut sampler = lock(&samplers[worker]);
             let rows = runs[task]..runs[task + 1];
-            state.sample(
+            isa.run(SampleRows {
+                state,
                 rows,
-                &logits.values,
-                logits.stride,
+                logits,
                 inputs,
-                &mut sampler,
-                |row, sampled| {
-                    *lock(&samples[row]) = sampled;
-                },
-            );
+                sampler: &mut sampler,
+                samples,
+            });
         });
         let sampled = samples[..inputs.rows.len()]
             .iter()
             .map(|sample| std::mem::take(&mut *lock(sample)));
         self.state.store_samples(sampled);
+    }
+}
+
+/// One task: the passes over the vocabulary, compiled for the instruction set.
+struct SampleRows<'a> {
+    state: &'a StepState,
+    rows: Range<usize>,
+    logits: &'a Plane<f32>,
+    inputs: &'a SampleInputs,
+    sampler: &'a mut Sampler,
+    samples: &'a [Mutex<Sampled>],
+}
+
+impl Kernel for SampleRows<'_> {
+    #[inline(always)]
+    fn run<S: Simd>(self, _simd: S) {
+        let Self {
+            state,
+            rows,
+            logits,
+            inputs,
+            sampler,
+            samples,
+        } = self;
+        state.sample(
+            rows,
+            &logits.values,
+            logits.stride,
+            inputs,
+            sampler,
+            |row, sampled| {
+                *lock(&samples[row]) = sampled;
+            },
+        );
     }
 }

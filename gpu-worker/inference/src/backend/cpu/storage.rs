@@ -71,7 +71,7 @@ impl<E: Element> Plane<E> {
         Ok(Self {
             cols,
             stride,
-            values: Aligned::zeros(rows * stride, "activations")?,
+            values: Aligned::zeros(rows.saturating_mul(stride), "activations")?,
         })
     }
 

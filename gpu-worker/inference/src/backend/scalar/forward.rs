@@ -61,17 +61,16 @@ pub(super) fn norm(this: &ScalarBackend, op: &Norm, out: &mut Buffer) {
 
 pub(super) fn linear(this: &ScalarBackend, op: &Linear, out: &mut Buffer) {
     let weight = this.tensor(op.weight);
-    let logit_rows = &this.state.inputs.logit_rows;
-    let count = match op.rows {
-        Rows::All => this.state.rows(),
-        Rows::Logit => logit_rows.len(),
+    let rows = match op.rows {
+        Rows::All => 0..this.state.rows() as u32,
+        Rows::Logit => 0..0,
     };
-    for row in 0..count {
-        let from = match op.rows {
-            Rows::All => row,
-            Rows::Logit => logit_rows[row] as usize,
-        };
-        let x = this.buffer(op.x).row(from);
+    let logit_rows = match op.rows {
+        Rows::All => &[][..],
+        Rows::Logit => &this.state.inputs.logit_rows,
+    };
+    for (row, from) in rows.chain(logit_rows.iter().copied()).enumerate() {
+        let x = this.buffer(op.x).row(from as usize);
         let product = |j: usize| {
             let bias = op.bias.map_or(0.0, |bias| this.tensor(bias).row(0)[j]);
             dot(x, weight.row(j)) + bias

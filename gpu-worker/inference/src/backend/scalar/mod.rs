@@ -10,6 +10,8 @@
 mod attention;
 mod experts;
 mod forward;
+#[cfg(test)]
+mod tests;
 
 pub(in crate::backend) use attention::{attend_step_rows, visible};
 pub(in crate::backend) use forward::pool_rows;

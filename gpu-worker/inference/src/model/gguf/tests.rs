@@ -132,7 +132,7 @@ fn other_versions_and_files_are_refused() {
     assert_eq!(with(0, b"GGML"), Fault::corrupt("the file does not begin with GGUF"));
     assert_eq!(with(4, &1_u32.to_le_bytes()), Fault::unsupported("GGUF version 1"));
     assert_eq!(with(4, &3_u32.to_be_bytes()), Fault::unsupported("big-endian GGUF"));
-    let expected = "tensor count at offset 8 is 65537, with 256 bytes left and a limit of 65536";
+    let expected = "tensor count at offset 8 is 65537, with 368 bytes left and a limit of 65536";
     assert_eq!(with(8, &65_537_u64.to_le_bytes()), Fault::corrupt(expected));
 }
 

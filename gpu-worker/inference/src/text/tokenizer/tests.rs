@@ -122,7 +122,7 @@ fn what_a_gguf_file_gets_wrong_is_named() {
     assert_eq!(fault(|v| v.model = "llama"), "tokenizer.ggml.model llama is not supported");
     assert_eq!(fault(|v| v.pre = "default"), "tokenizer.ggml.pre default is not supported");
     let corrupt = |what: &str| format!("the tokenizer is corrupt: {what}");
-    assert_eq!(fault(|v| v.tokens[7] = "#"), corrupt("tokenizer.ggml.tokens[7] is there before"));
+    assert_eq!(fault(|v| v.tokens[8] = "#"), corrupt("tokenizer.ggml.tokens[8] is there before"));
     assert_eq!(fault(|v| v.merges[1] = "h"), corrupt("tokenizer.ggml.merges[1] is not of known tokens"));
     assert_eq!(fault(|v| v.merges[1] = "q x"), corrupt("tokenizer.ggml.merges[1] is not of known tokens"));
     assert_eq!(fault(|v| v.merges[1] = "< |im_end|>"), corrupt("tokenizer.ggml.merges[1] is not of known tokens"));

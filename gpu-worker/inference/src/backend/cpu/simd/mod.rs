@@ -2,9 +2,12 @@
 //!
 //! A value of a [`Simd`] type is the proof that the machine has the instruction set: it is made only inside
 //! [`run`], behind a check. That is what makes the arithmetic methods safe.
-#![expect(
-    unsafe_code,
-    reason = "entering code that is compiled for an instruction set"
+#![cfg_attr(
+    target_arch = "x86_64",
+    expect(
+        unsafe_code,
+        reason = "entering code that is compiled for an instruction set"
+    )
 )]
 
 #[cfg(target_arch = "x86_64")]
