@@ -1,6 +1,7 @@
 //! What the dispatcher releases, what it sends, and what is left after crashes at every call.
 
 #[path = "../../finalize/tests/support/faults.rs"]
+#[expect(dead_code, reason = "other tests use what this one does not")]
 mod faults;
 #[path = "../../finalize/tests/support/publish.rs"]
 mod publish;

@@ -8,7 +8,7 @@ use batch_core::shard::Shard;
 use batch_io::port::Blobs;
 use batch_io::{IoError, IoKind};
 use bytes::{Bytes, BytesMut};
-use futures::{StreamExt, TryStreamExt, stream};
+use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 
 /// Segments that are read at once.
 const READS_IN_FLIGHT: usize = 4;
@@ -42,8 +42,9 @@ impl Segments {
     /// As [`read_blob`].
     pub(crate) async fn read(&self, blobs: &dyn Blobs, window: u32) -> Result<Vec<Bytes>, IoError> {
         let keys = self.0.get(&window).map(Vec::as_slice).unwrap_or_default();
-        stream::iter(keys)
-            .map(|key| read_blob(blobs, key))
+        // Boxed here, so that the compiler can see that this function's future may move between threads.
+        let reads = keys.iter().map(|key| read_blob(blobs, key).boxed());
+        stream::iter(reads.collect::<Vec<_>>())
             .buffer_unordered(READS_IN_FLIGHT)
             .try_collect()
             .await

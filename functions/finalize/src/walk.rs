@@ -1,5 +1,7 @@
 //! Walks a batch's windows in input order and fills both result files.
 
+use std::sync::Arc;
+
 use batch_core::batch::{FileDigest, LineCounts};
 use batch_core::blob_key::BlobKey;
 use batch_core::lifecycle::Stop;
@@ -37,7 +39,7 @@ impl ResultFiles {
         let blobs = &ctx.platform.blobs;
         Self {
             output: ResultFile::new(
-                blobs.clone(),
+                Arc::clone(blobs),
                 BlobKey::Output {
                     tenant: tenant.clone(),
                     batch,
@@ -45,7 +47,7 @@ impl ResultFiles {
                 },
             ),
             errors: ResultFile::new(
-                blobs.clone(),
+                Arc::clone(blobs),
                 BlobKey::Errors {
                     tenant,
                     batch,

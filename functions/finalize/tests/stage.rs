@@ -15,10 +15,11 @@ use std::sync::Arc;
 use batch_core::blob_key::BlobKey;
 use batch_core::file::{ExpiresAfter, File, Purpose};
 use batch_core::id::{BatchId, FileId};
-use batch_core::lifecycle::{Event, State, Terminal};
+use batch_core::lifecycle::{Event, SealedAs, State, Terminal};
+use batch_core::limits::{OUTPUT_PART_BYTES, SHARD_LOSSES_MAX};
 use batch_core::shard::ShardId;
 use batch_io::Platform;
-use batch_io::store::{Lapsed, SplitShard, Store};
+use batch_io::store::{Lapsed, SplitShard, Stage, Store};
 use expect_test::{Expect, expect};
 use faults::{Fuse, When};
 use finalize::{Context, handle};
@@ -292,7 +293,7 @@ async fn results_of_a_parent_and_its_children_are_merged_when_a_shard_was_split(
     .await;
     release_all(&world, batch).await;
     let root = ShardId::root(0, 0);
-    let lost = batch_core::limits::SHARD_LOSSES_MAX;
+    let lost = SHARD_LOSSES_MAX;
     for _ in 1..lost {
         run_shard(&world, batch, &root, Answers::Good, 0)
             .await
@@ -343,7 +344,7 @@ async fn results_of_a_parent_and_its_children_are_merged_when_a_shard_was_split(
 }
 
 #[tokio::test]
-async fn files_live_as_long_as_the_user_asked() {
+async fn files_live_30_days_when_the_user_asks_for_nothing() {
     let world = World::new();
     let batch = publish_and_run(&world, 3, Answers::Mixed).await;
     apply(&world, batch, Event::AllShardsDone).await;
@@ -368,39 +369,38 @@ async fn files_live_as_long_as_the_user_asked() {
 #[tokio::test]
 async fn output_is_whole_when_it_has_many_parts() {
     let world = World::new();
-    let batch = publish(
-        &world,
-        Cut {
-            lines: 40_000,
-            window_lines: 20_000,
-            shard_lines: 500,
-        },
-    )
-    .await;
+    let cut = Cut {
+        lines: 20_000,
+        window_lines: 10_000,
+        shard_lines: 500,
+    };
+    let batch = publish(&world, cut).await;
     release_all(&world, batch).await;
-    for number in 0..80 {
-        run_shard(
-            &world,
-            batch,
-            &ShardId::root(0, number),
-            Answers::Mixed,
-            usize::MAX,
-        )
-        .await
-        .expect("a free shard");
+    for number in 0..40 {
+        let shard = ShardId::root(0, number);
+        run_shard(&world, batch, &shard, Answers::Long, usize::MAX)
+            .await
+            .expect("a free shard");
     }
     apply(&world, batch, Event::AllShardsDone).await;
     finalize(&world, batch).await;
-    let run = world.batch(batch).await.run;
-    assert_eq!((run.counts.completed, run.counts.failed), (20_000, 20_000));
-    let output = outcome(&world, batch).await;
-    let odd: String = (1..40_000)
-        .step_by(2)
+    let output = world
+        .batch(batch)
+        .await
+        .run
+        .output_file_id
+        .expect("an output file");
+    assert!(
+        file(&world, output).await.0.bytes > 2 * OUTPUT_PART_BYTES as u64,
+        "three parts"
+    );
+    let every: String = (1..=20_000)
         .map(|number| format!(" r-{number}=200"))
         .collect();
-    assert_eq!(
-        output.lines().nth(1),
-        Some(format!("output:{odd}").as_str())
+    let expected = format!("completed; 20000/20000/0\noutput:{every}\nerror: none\n");
+    assert!(
+        outcome(&world, batch).await == expected,
+        "every line is there, in input order"
     );
 }
 
@@ -459,6 +459,45 @@ async fn the_batch_waits_for_a_person_when_a_segment_is_damaged() {
     assert_eq!(
         world.batch(batch).await.run.state,
         State::Ended(Terminal::Completed)
+    );
+}
+
+#[tokio::test]
+async fn the_work_is_dropped_when_another_finalizer_takes_over() {
+    let world = World::new();
+    let batch = publish_and_run(&world, 3, Answers::Good).await;
+    apply(&world, batch, Event::AllShardsDone).await;
+    let fuse = Fuse::at(0, When::Stuck);
+    let blobs = fuse.wrap(&world.platform).blobs;
+    let mut ctx = context(
+        &world,
+        Platform {
+            blobs,
+            ..world.platform.clone()
+        },
+    );
+    ctx.settings.timing.lease_ms = 3;
+    let takeover = async {
+        while fuse.calls() == 0 {
+            tokio::task::yield_now().await;
+        }
+        world.advance_ms(world.settings.timing.lease_ms);
+        world
+            .store
+            .claim_stage(&world.tenant, batch, Stage::Finalize, world.now())
+            .await
+            .expect("claim")
+    };
+    let (dropped, taken) =
+        tokio::join!(handle(&ctx, world.stage_job(batch), world.now()), takeover);
+    dropped.expect("a lost lease is no error");
+    assert_eq!(
+        taken.expect("a lapsed stage").epoch,
+        world.batch(batch).await.run.stage.epoch
+    );
+    assert_eq!(
+        world.batch(batch).await.run.state,
+        State::Sealed(SealedAs::Completed)
     );
 }
 

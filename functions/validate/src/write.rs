@@ -5,7 +5,7 @@ use batch_core::blob_key::BlobKey;
 use batch_core::shard::Shard;
 use batch_io::{IoError, IoKind};
 use bytes::Bytes;
-use futures::{StreamExt, TryStreamExt, stream};
+use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use tokio::sync::mpsc::Receiver;
 
 use crate::Context;
@@ -38,15 +38,19 @@ async fn store_window(ctx: &Context, params: &BatchParams, cut: &CutWindow) -> R
         window: cut.number,
     };
     put_once(ctx, &index, Bytes::copy_from_slice(cut.window.index())).await?;
-    stream::iter(&cut.shards)
-        .map(|shard| async {
+    // Boxed here, so that the compiler can see that this function's future may move between threads.
+    let puts = cut.shards.iter().map(|shard| {
+        async {
             let key = BlobKey::Shard {
                 tenant: tenant.clone(),
                 batch,
                 shard: shard.record.id.clone(),
             };
             put_once(ctx, &key, Bytes::from(cut.window.encode(&shard.draft))).await
-        })
+        }
+        .boxed()
+    });
+    stream::iter(puts.collect::<Vec<_>>())
         .buffer_unordered(BLOBS_IN_FLIGHT)
         .try_collect::<()>()
         .await?;

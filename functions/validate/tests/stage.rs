@@ -366,6 +366,41 @@ async fn nothing_is_published_when_the_batch_was_stopped_before() {
     }
 }
 
+#[tokio::test]
+async fn the_work_is_dropped_when_another_validator_takes_over() {
+    let world = World::new();
+    let batch = world.create_from(requests(2).as_bytes()).await;
+    let fuse = Fuse::at(0, When::Stuck);
+    let blobs = fuse.wrap(&world.platform).blobs;
+    let mut ctx = context(
+        &world,
+        Platform {
+            blobs,
+            ..world.platform.clone()
+        },
+    );
+    ctx.settings.timing.lease_ms = 3;
+    let takeover = async {
+        while fuse.calls() == 0 {
+            tokio::task::yield_now().await;
+        }
+        world.advance_ms(world.settings.timing.lease_ms);
+        world
+            .store
+            .claim_stage(&world.tenant, batch, Stage::Validate, world.now())
+            .await
+            .expect("claim")
+    };
+    let (dropped, taken) =
+        tokio::join!(handle(&ctx, world.stage_job(batch), world.now()), takeover);
+    dropped.expect("a lost lease is no error");
+    assert_eq!(
+        taken.expect("a lapsed stage").epoch,
+        world.batch(batch).await.run.stage.epoch
+    );
+    assert_eq!(world.batch(batch).await.run.state, State::Validating);
+}
+
 /// Validates with a crash at call `k`, then again without; returns the outcome and the calls made.
 async fn crash_at(text: &str, k: i64, when: When) -> (String, u64) {
     let world = World::new();

@@ -44,7 +44,9 @@ unsafe impl GlobalAlloc for Counting {
 static ALLOCATOR: Counting = Counting;
 
 fn data(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/data")
+        .join(name)
 }
 
 fn weights() -> [WeightName; 8] {
@@ -81,7 +83,10 @@ fn use_if_it_opens(path: &Path, file_len: usize) {
         }
     }
     let peak = PEAK_BYTES.get() - before;
-    assert!(peak <= file_len + ALLOWANCE_BYTES, "{path:?} of {file_len} bytes allocates {peak}");
+    assert!(
+        peak <= file_len + ALLOWANCE_BYTES,
+        "{path:?} of {file_len} bytes allocates {peak}"
+    );
 }
 
 /// Writes the folder's files to a new one, with other weights.
@@ -96,16 +101,27 @@ fn folder_with(weights: &[u8]) -> tempfile::TempDir {
 
 #[test]
 fn both_formats_give_the_same_model() {
-    let (gguf, folder) = (model::open(&data("tiny.gguf")).unwrap(), model::open(&data("tiny")).unwrap());
+    let (gguf, folder) = (
+        model::open(&data("tiny.gguf")).unwrap(),
+        model::open(&data("tiny")).unwrap(),
+    );
     assert_eq!(gguf.config, folder.config);
-    assert_eq!((gguf.stop_tokens.as_ref(), folder.stop_tokens.as_ref()), (&[0, 2][..], &[0, 2][..]));
+    assert_eq!(
+        (gguf.stop_tokens.as_ref(), folder.stop_tokens.as_ref()),
+        (&[0, 2][..], &[0, 2][..])
+    );
     for name in weights() {
         assert_eq!(read(&gguf, name), read(&folder, name), "{name:?}");
     }
     let messages = json!([{ "role": "user", "content": "the <|im_end|> in <tool>" }]);
     let prompt = |model: &OpenedModel| {
-        let (tokenizer, template) = (model.tokenizer.as_ref().unwrap(), model.chat_template.as_ref().unwrap());
-        template.encode(tokenizer, &messages, None, &Map::new(), 0).unwrap()
+        let (tokenizer, template) = (
+            model.tokenizer.as_ref().unwrap(),
+            model.chat_template.as_ref().unwrap(),
+        );
+        template
+            .encode(tokenizer, &messages, None, &Map::new(), 0)
+            .unwrap()
     };
     assert_eq!(prompt(&gguf), prompt(&folder));
 }
@@ -114,10 +130,21 @@ fn both_formats_give_the_same_model() {
 fn whole_matrices_are_given_as_the_file_holds_them() {
     let folder = model::open(&data("tiny")).unwrap();
     let down = folder.source(WeightName::Down(0)).unwrap();
-    assert!(matches!(down.raw(), Some((Format::F16, bytes)) if bytes.len() == down.rows() * down.cols() * 2));
-    assert!(folder.source(WeightName::Qkv(0)).unwrap().raw().is_none(), "three matrices are not one");
-    assert!(folder.source(WeightName::Output).is_err(), "the embeddings are tied");
-    assert!(folder.source(WeightName::Down(1)).is_err(), "there is one layer");
+    assert!(
+        matches!(down.raw(), Some((Format::F16, bytes)) if bytes.len() == down.rows() * down.cols() * 2)
+    );
+    assert!(
+        folder.source(WeightName::Qkv(0)).unwrap().raw().is_none(),
+        "three matrices are not one"
+    );
+    assert!(
+        folder.source(WeightName::Output).is_err(),
+        "the embeddings are tied"
+    );
+    assert!(
+        folder.source(WeightName::Down(1)).is_err(),
+        "there is one layer"
+    );
 }
 
 #[test]
@@ -125,7 +152,14 @@ fn models_without_a_tokenizer_open() {
     for name in ["llama", "llama31"] {
         let model = model::open(&data("fixtures").join(name)).unwrap();
         assert!(model.tokenizer.is_none() && model.chat_template.is_none());
-        assert_eq!((model.config.layers, model.config.hidden_size, model.config.tokenizer_vocab_size), (2, 64, 128));
+        assert_eq!(
+            (
+                model.config.layers,
+                model.config.hidden_size,
+                model.config.tokenizer_vocab_size
+            ),
+            (2, 64, 128)
+        );
         assert_eq!(model.config.tied_embeddings, name == "llama31");
         assert_eq!(model.stop_tokens.as_ref(), [2]);
     }
@@ -147,7 +181,10 @@ fn the_digest_changes_with_the_weights_and_only_then() {
 fn what_is_missing_or_of_another_shape_is_named() {
     let fault = |from: &str, to: &str| {
         let bytes = std::fs::read(data("tiny.gguf")).unwrap();
-        let at = bytes.windows(from.len()).rposition(|window| window == from.as_bytes()).unwrap();
+        let at = bytes
+            .windows(from.len())
+            .rposition(|window| window == from.as_bytes())
+            .unwrap();
         let mut bytes = bytes;
         bytes[at..at + to.len()].copy_from_slice(to.as_bytes());
         let file = tempfile::NamedTempFile::new().unwrap();
@@ -155,10 +192,19 @@ fn what_is_missing_or_of_another_shape_is_named() {
         model::open(file.path()).unwrap_err().to_string()
     };
     let missing = fault("blk.0.ffn_down.weight", "blk.0.ffn_dawn.weight");
-    assert!(missing.ends_with("is corrupt: tensor blk.0.ffn_down.weight is missing"), "{missing}");
-    let shape = fault("blk.0.attn_k.weight\x02\0\0\0\x20", "blk.0.attn_k.weight\x02\0\0\0\x40");
+    assert!(
+        missing.ends_with("is corrupt: tensor blk.0.ffn_down.weight is missing"),
+        "{missing}"
+    );
+    let shape = fault(
+        "blk.0.attn_k.weight\x02\0\0\0\x20",
+        "blk.0.attn_k.weight\x02\0\0\0\x40",
+    );
     assert!(shape.contains("tensor"), "{shape}");
-    assert!(matches!(model::open(Path::new("no such file")), Err(ModelError::Io { .. })));
+    assert!(matches!(
+        model::open(Path::new("no such file")),
+        Err(ModelError::Io { .. })
+    ));
 }
 
 #[test]
@@ -166,12 +212,19 @@ fn truncated_gguf_files_never_open() {
     let bytes = std::fs::read(data("tiny.gguf")).unwrap();
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), &bytes).unwrap();
-    let handle = std::fs::OpenOptions::new().write(true).open(file.path()).unwrap();
+    let handle = std::fs::OpenOptions::new()
+        .write(true)
+        .open(file.path())
+        .unwrap();
     for len in (0..bytes.len()).rev() {
         handle.set_len(len as u64).unwrap();
         PEAK_BYTES.set(LIVE_BYTES.get());
         let before = LIVE_BYTES.get();
-        assert!(model::open(file.path()).is_err(), "{len} of {} bytes open", bytes.len());
+        assert!(
+            model::open(file.path()).is_err(),
+            "{len} of {} bytes open",
+            bytes.len()
+        );
         assert!(PEAK_BYTES.get() - before <= len + ALLOWANCE_BYTES);
     }
 }
@@ -180,13 +233,20 @@ fn truncated_gguf_files_never_open() {
 fn truncated_safetensors_files_never_open() {
     let bytes = std::fs::read(data("tiny/model.safetensors")).unwrap();
     let folder = folder_with(&bytes);
-    let handle = std::fs::OpenOptions::new().write(true).open(folder.path().join("model.safetensors")).unwrap();
+    let handle = std::fs::OpenOptions::new()
+        .write(true)
+        .open(folder.path().join("model.safetensors"))
+        .unwrap();
     // Without these, which would be read again each time.
     std::fs::remove_file(folder.path().join("tokenizer.json")).unwrap();
     std::fs::remove_file(folder.path().join("tokenizer_config.json")).unwrap();
     for len in (0..bytes.len()).rev() {
         handle.set_len(len as u64).unwrap();
-        assert!(model::open(folder.path()).is_err(), "{len} of {} bytes open", bytes.len());
+        assert!(
+            model::open(folder.path()).is_err(),
+            "{len} of {} bytes open",
+            bytes.len()
+        );
     }
 }
 
@@ -228,7 +288,11 @@ fn the_corpus_of_broken_files_never_panics() {
             Some("json") => {
                 let folder = folder_with(&std::fs::read(data("tiny/model.safetensors")).unwrap());
                 let name = path.file_name().unwrap().to_str().unwrap();
-                let target = if name.starts_with("config") { "config.json" } else { "tokenizer.json" };
+                let target = if name.starts_with("config") {
+                    "config.json"
+                } else {
+                    "tokenizer.json"
+                };
                 std::fs::write(folder.path().join(target), &bytes).unwrap();
                 use_if_it_opens(folder.path(), bytes.len());
             }

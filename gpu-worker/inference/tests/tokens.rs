@@ -75,21 +75,37 @@ fn decoding_the_ids_of_a_text_gives_the_text() {
     let tokenizer = model.tokenizer.unwrap();
     let vocabulary = 0..u32::try_from(tokenizer.vocab_size()).unwrap();
     // Some bytes have no token: they vanish when a text that holds them is encoded.
-    let known: BTreeSet<&[u8]> = vocabulary.map(|id| tokenizer.token_bytes(id)).filter(|bytes| bytes.len() == 1).collect();
+    let known: BTreeSet<&[u8]> = vocabulary
+        .map(|id| tokenizer.token_bytes(id))
+        .filter(|bytes| bytes.len() == 1)
+        .collect();
     let lines = std::fs::read_to_string(golden("tokens/hostile.jsonl")).unwrap();
     let mut checked = 0;
     for line in lines.lines() {
         let case: Value = serde_json::from_str(line).unwrap();
         let ids: Vec<u32> = serde_json::from_value(case["ids"].clone()).unwrap();
-        let bytes: Vec<u8> = ids.iter().flat_map(|&id| tokenizer.token_bytes(id)).copied().collect();
-        assert_eq!(tokenizer.decode(&ids), String::from_utf8_lossy(&bytes), "{line}");
+        let bytes: Vec<u8> = ids
+            .iter()
+            .flat_map(|&id| tokenizer.token_bytes(id))
+            .copied()
+            .collect();
+        assert_eq!(
+            tokenizer.decode(&ids),
+            String::from_utf8_lossy(&bytes),
+            "{line}"
+        );
         let text = case["text"].as_str().unwrap();
-        if text.bytes().all(|byte| known.contains(&[byte][..])) && !ids.iter().any(|&id| tokenizer.is_special(id)) {
+        if text.bytes().all(|byte| known.contains(&[byte][..]))
+            && !ids.iter().any(|&id| tokenizer.is_special(id))
+        {
             assert_eq!(tokenizer.decode(&ids), text, "{line}");
             checked += 1;
         }
     }
-    assert!(checked > 1000, "only {checked} texts have tokens for all their bytes");
+    assert!(
+        checked > 1000,
+        "only {checked} texts have tokens for all their bytes"
+    );
 }
 
 #[test]

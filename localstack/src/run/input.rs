@@ -91,12 +91,12 @@ impl Input {
     }
 
     /// Returns the lines of a model, in no order that matters.
-    pub(super) fn lines_of(&self, model: &str) -> impl Iterator<Item = LineNo> + '_ {
+    pub(super) fn lines_of(&self, model: &str) -> impl Iterator<Item = LineNo> {
         self.shards_of(model).flat_map(|cut| cut.lines.iter().copied())
     }
 
     /// Reads the requests of a model, in the order in which they should run.
-    pub(super) fn requests(&self, model: &str) -> impl Iterator<Item = anyhow::Result<OpenLine>> + '_ {
+    pub(super) fn requests(&self, model: &str) -> impl Iterator<Item = anyhow::Result<OpenLine>> {
         self.shards_of(model).flat_map(|cut| match self.open(cut) {
             Ok(lines) => lines.into_iter().map(Ok).collect::<Vec<_>>(),
             Err(error) => vec![Err(error)],

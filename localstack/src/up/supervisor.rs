@@ -104,7 +104,7 @@ impl Fleet {
                     }
                     return;
                 }
-                _ = self.stopped.wait_for(|stop| *stop) => {
+                () = told_to_stop(&mut self.stopped) => {
                     terminate(&mut child).await;
                     return;
                 }
@@ -151,4 +151,9 @@ async fn terminate(child: &mut Child) {
             tracing::error!(%error, "kill a worker");
         }
     }
+}
+
+async fn told_to_stop(stopped: &mut watch::Receiver<bool>) {
+    // An error means that the sender is gone, and with it the service.
+    let _ = stopped.wait_for(|stop| *stop).await;
 }

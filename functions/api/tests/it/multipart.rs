@@ -208,14 +208,7 @@ async fn bad_forms_are_refused_and_leave_nothing() {
     }
     let list = Call::get("/v1/files").send(server.address).await.ok();
     assert_eq!(list["data"].as_array().unwrap().len(), 0);
-    wait_until_no_blob(&server).await;
-}
-
-/// Blobs that are taken back go in the background.
-async fn wait_until_no_blob(server: &Server) {
-    while server.blob_count() > 0 {
-        tokio::task::yield_now().await;
-    }
+    server.assert_blobs_go().await;
 }
 
 #[tokio::test]
@@ -264,7 +257,7 @@ async fn a_file_that_is_too_large_is_refused_after_it_was_sent() {
         )
         .await;
     }
-    wait_until_no_blob(&server).await;
+    server.assert_blobs_go().await;
 }
 
 #[tokio::test]
@@ -299,7 +292,7 @@ async fn a_broken_upload_leaves_nothing() {
             .len(),
         0
     );
-    wait_until_no_blob(&server).await;
+    server.assert_blobs_go().await;
 }
 
 #[tokio::test]

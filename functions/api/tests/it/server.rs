@@ -128,6 +128,19 @@ impl Server {
         count_files(&self.dir.path().join("blobs"))
     }
 
+    /// Waits for the blobs that are taken back: they go in the background.
+    pub(crate) async fn assert_blobs_go(&self) {
+        for _ in 0..BACKGROUND_TURNS_MAX {
+            if self.blob_count() == 0 {
+                return;
+            }
+            tokio::task::spawn_blocking(std::thread::yield_now)
+                .await
+                .unwrap();
+        }
+        panic!("{} blobs stay", self.blob_count());
+    }
+
     /// Uploads a file for batches, and returns its id.
     pub(crate) async fn upload(&self, bytes: &[u8]) -> String {
         let parts = [text("purpose", "batch"), file("file", "in.jsonl", bytes)];
@@ -142,18 +155,18 @@ impl Drop for Server {
     }
 }
 
+/// Turns of the runtime within which background work ends.
+const BACKGROUND_TURNS_MAX: usize = 10_000;
+
+/// Counts files; the one that a process holds to say that it lives is no blob.
 fn count_files(dir: &Path) -> usize {
     let Ok(entries) = std::fs::read_dir(dir) else {
         return 0;
     };
-    entries
-        .map(|entry| entry.unwrap())
-        .map(|entry| {
-            if entry.file_type().unwrap().is_dir() {
-                count_files(&entry.path())
-            } else {
-                1
-            }
-        })
-        .sum()
+    let entries = entries.map(|entry| entry.unwrap());
+    let count = |entry: std::fs::DirEntry| match entry.file_type().unwrap().is_dir() {
+        true => count_files(&entry.path()),
+        false => usize::from(entry.file_name() != "alive"),
+    };
+    entries.map(count).sum()
 }

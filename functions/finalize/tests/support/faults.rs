@@ -19,13 +19,15 @@ use batch_io::port::{
 use batch_io::{IoError, IoKind, Platform};
 use bytes::Bytes;
 
-/// Where the failing call stands: before its effect, or after it (a lost reply).
+/// What goes wrong with the failing call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum When {
     /// Nothing happened.
     Before,
     /// It happened, and the caller does not know.
     After,
+    /// It never ends. Later calls are fine.
+    Stuck,
 }
 
 /// Counts calls, and fails those from the chosen one on: a dead process makes no later call either.
@@ -51,26 +53,25 @@ impl Fuse {
         self.calls.load(Ordering::SeqCst)
     }
 
-    fn blown(&self) -> (bool, bool) {
-        let call = i64::try_from(self.calls.fetch_add(1, Ordering::SeqCst)).expect("few calls");
-        let at = self.fails_at;
-        match self.when {
-            When::Before => (call >= at, false),
-            When::After => (call > at, call == at),
-        }
-    }
-
     async fn guard<T, E: From<IoError>>(
         &self,
         call: impl Future<Output = Result<T, E>>,
     ) -> Result<T, E> {
         let crashed = || E::from(IoError::new("crash on purpose", "fuse", IoKind::Busy));
-        let (before, after) = self.blown();
-        if before {
-            return Err(crashed());
+        let number = self.calls.fetch_add(1, Ordering::SeqCst);
+        let number = i64::try_from(number).expect("few calls");
+        match self.when {
+            When::Before if number >= self.fails_at => return Err(crashed()),
+            When::After if number > self.fails_at => return Err(crashed()),
+            When::Stuck if number == self.fails_at => std::future::pending().await,
+            When::Before | When::After | When::Stuck => {}
         }
         let done = call.await?;
-        if after { Err(crashed()) } else { Ok(done) }
+        if number == self.fails_at {
+            Err(crashed())
+        } else {
+            Ok(done)
+        }
     }
 
     /// Wraps all ports of a platform.

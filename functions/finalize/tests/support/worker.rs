@@ -23,12 +23,23 @@ pub(crate) enum Answers {
     Bad,
     /// Lines with even numbers fail.
     Mixed,
+    /// Every line succeeds, with a thousand characters.
+    Long,
 }
 
 impl Answers {
+    fn body(self) -> String {
+        let text = if self == Answers::Long {
+            "x".repeat(1_000)
+        } else {
+            String::new()
+        };
+        format!(r#"{{"choices":["{text}"]}}"#)
+    }
+
     fn is_good(self, line: LineNo) -> bool {
         match self {
-            Answers::Good => true,
+            Answers::Good | Answers::Long => true,
             Answers::Bad => false,
             Answers::Mixed => line.0 % 2 == 1,
         }
@@ -118,7 +129,7 @@ fn answer(batch: BatchId, lines: &[(LineNo, String)], answers: Answers) -> (Vec<
     for (line, id) in lines {
         let ok = answers.is_good(*line);
         let record = if ok {
-            success(batch, *line, id, "req_1", 200, r#"{"choices":[]}"#)
+            success(batch, *line, id, "req_1", 200, &answers.body())
         } else {
             let error = ErrorBody {
                 message: "no".to_owned(),

@@ -80,14 +80,25 @@ impl ModelConfig {
             ("MLP width", self.intermediate_size),
             ("context length", self.context_tokens),
         ];
-        if let Some((name, size)) = sizes.into_iter().find(|&(_, size)| size == 0 || size > DIMENSION_MAX) {
-            return Some(format!("{name} is {size}, and must be 1 to {DIMENSION_MAX}"));
+        if let Some((name, size)) = sizes
+            .into_iter()
+            .find(|&(_, size)| size == 0 || size > DIMENSION_MAX)
+        {
+            return Some(format!(
+                "{name} is {size}, and must be 1 to {DIMENSION_MAX}"
+            ));
         }
         if self.head_dim > HEAD_DIM_MAX || !self.head_dim.is_multiple_of(2) {
-            return Some(format!("head size is {}, and must be even and at most {HEAD_DIM_MAX}", self.head_dim));
+            return Some(format!(
+                "head size is {}, and must be even and at most {HEAD_DIM_MAX}",
+                self.head_dim
+            ));
         }
         if !self.q_heads.is_multiple_of(self.kv_heads) {
-            return Some(format!("{} query heads do not share {} KV heads evenly", self.q_heads, self.kv_heads));
+            return Some(format!(
+                "{} query heads do not share {} KV heads evenly",
+                self.q_heads, self.kv_heads
+            ));
         }
         if self.tokenizer_vocab_size > self.vocab_size {
             return Some(format!(
@@ -98,7 +109,12 @@ impl ModelConfig {
         if !(self.norm_eps.is_finite() && self.norm_eps > 0.0) {
             return Some(format!("the norm's epsilon is {}", self.norm_eps));
         }
-        if let Some(frequency) = self.rope.inv_freq.iter().find(|frequency| !frequency.is_finite()) {
+        if let Some(frequency) = self
+            .rope
+            .inv_freq
+            .iter()
+            .find(|frequency| !frequency.is_finite())
+        {
             return Some(format!("a rotary frequency is {frequency}"));
         }
         None

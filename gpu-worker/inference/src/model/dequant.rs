@@ -45,16 +45,23 @@ pub(crate) fn dequantise(format: Format, bytes: &[u8], out: &mut [f32]) {
         out.len()
     );
     let decode = match format {
-        Format::F32 => |b: &[u8], out: &mut [f32]| out[0] = f32::from_le_bytes([b[0], b[1], b[2], b[3]]),
+        Format::F32 => {
+            |b: &[u8], out: &mut [f32]| out[0] = f32::from_le_bytes([b[0], b[1], b[2], b[3]])
+        }
         Format::F16 => |b: &[u8], out: &mut [f32]| out[0] = half_at(b, 0),
-        Format::Bf16 => |b: &[u8], out: &mut [f32]| out[0] = bf16::from_le_bytes([b[0], b[1]]).to_f32(),
+        Format::Bf16 => {
+            |b: &[u8], out: &mut [f32]| out[0] = bf16::from_le_bytes([b[0], b[1]]).to_f32()
+        }
         Format::Q4_0 => q4_0,
         Format::Q4_1 => q4_1,
         Format::Q8_0 => q8_0,
         Format::Q4K => q4_k,
         Format::Q6K => q6_k,
     };
-    for (bytes, out) in bytes.chunks_exact(block.bytes).zip(out.chunks_exact_mut(block.values)) {
+    for (bytes, out) in bytes
+        .chunks_exact(block.bytes)
+        .zip(out.chunks_exact_mut(block.values))
+    {
         decode(bytes, out);
     }
 }
@@ -93,7 +100,11 @@ fn q8_0(block: &[u8], out: &mut [f32]) {
 fn q4_k(block: &[u8], out: &mut [f32]) {
     let (d, dmin) = (half_at(block, 0), half_at(block, 2));
     let (scales, nibbles) = (&block[4..16], &block[16..]);
-    for (pair, (nibbles, out)) in nibbles.chunks_exact(32).zip(out.chunks_exact_mut(64)).enumerate() {
+    for (pair, (nibbles, out)) in nibbles
+        .chunks_exact(32)
+        .zip(out.chunks_exact_mut(64))
+        .enumerate()
+    {
         let (low, high) = out.split_at_mut(32);
         for (half, out) in [low, high].into_iter().enumerate() {
             let (scale, minimum) = q4_k_scale(scales, 2 * pair + half);
@@ -118,7 +129,12 @@ fn q4_k_scale(packed: &[u8], j: usize) -> (u8, u8) {
 
 /// Block: 128 bytes of low nibbles, 64 bytes of high bit pairs, 16 signed scales for sub-blocks of 16, scale d.
 fn q6_k(block: &[u8], out: &mut [f32]) {
-    let (low, high, scales, d) = (&block[..128], &block[128..192], &block[192..208], half_at(block, 208));
+    let (low, high, scales, d) = (
+        &block[..128],
+        &block[128..192],
+        &block[192..208],
+        half_at(block, 208),
+    );
     for (half, out) in out.chunks_exact_mut(128).enumerate() {
         let (low, high, scales) = (&low[64 * half..], &high[32 * half..], &scales[8 * half..]);
         for (i, out) in out.iter_mut().enumerate() {

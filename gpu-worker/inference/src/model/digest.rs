@@ -47,9 +47,13 @@ impl Digest {
 
     /// Returns the digest as 32 hexadecimal digits.
     pub(super) fn finish(&self) -> String {
-        self.0.finish128().as_bytes().iter().fold(String::new(), |mut text, byte| {
-            write!(text, "{byte:02x}").expect("writing to a string cannot fail");
-            text
-        })
+        self.0
+            .finish128()
+            .as_bytes()
+            .iter()
+            .fold(String::new(), |mut text, byte| {
+                write!(text, "{byte:02x}").expect("writing to a string cannot fail");
+                text
+            })
     }
 }

@@ -27,16 +27,28 @@ pub(super) fn open(folder: &Path) -> Result<OpenedModel, ModelError> {
         None => GenerationJson::default(),
     };
     let tokenizer = match read(folder, "tokenizer.json", allow_absent)? {
-        Some(bytes) => Some(at(folder, "tokenizer.json", Tokenizer::from_json(&bytes).map_err(fault_of))?),
+        Some(bytes) => Some(at(
+            folder,
+            "tokenizer.json",
+            Tokenizer::from_json(&bytes).map_err(fault_of),
+        )?),
         None => None,
     };
-    let model = at(folder, "config.json", config.to_model(tokenizer.as_ref().map(Tokenizer::vocab_size)))?;
+    let model = at(
+        folder,
+        "config.json",
+        config.to_model(tokenizer.as_ref().map(Tokenizer::vocab_size)),
+    )?;
     let chat_template = open_template(folder)?;
     let mut digest = Digest::new("safetensors");
     digest.bytes(&config_bytes);
     let shards = Shards::open(folder, &mut digest)?;
-    let mut weights =
-        LlamaWeights { naming: Naming::HuggingFace, files: shards.files, tensors: shards.tensors, config: model };
+    let mut weights = LlamaWeights {
+        naming: Naming::HuggingFace,
+        files: shards.files,
+        tensors: shards.tensors,
+        config: model,
+    };
     // Some checkpoints leave the flag out and the tensor too.
     if !weights.tensors.contains_key("lm_head.weight") {
         weights.config.tied_embeddings = true;
@@ -45,7 +57,11 @@ pub(super) fn open(folder: &Path) -> Result<OpenedModel, ModelError> {
     let bos = at(folder, "config.json", config.bos_token(&generation))?;
     Ok(OpenedModel {
         config: weights.config.clone(),
-        bos_token: bos.filter(|&bos| tokenizer.as_ref().is_some_and(|tokenizer| tokenizer.begins_with(bos))),
+        bos_token: bos.filter(|&bos| {
+            tokenizer
+                .as_ref()
+                .is_some_and(|tokenizer| tokenizer.begins_with(bos))
+        }),
         tokenizer: tokenizer.map(Arc::new),
         chat_template: chat_template.map(Arc::new),
         stop_tokens: at(folder, "config.json", config.stop_tokens(&generation))?.into(),
@@ -73,15 +89,25 @@ fn require(error: std::io::Error) -> Result<(), std::io::Error> {
 }
 
 fn allow_absent(error: std::io::Error) -> Result<(), std::io::Error> {
-    if error.kind() == ErrorKind::NotFound { Ok(()) } else { Err(error) }
+    if error.kind() == ErrorKind::NotFound {
+        Ok(())
+    } else {
+        Err(error)
+    }
 }
 
 fn read(folder: &Path, file: &str, absent: Absent) -> Result<Option<Vec<u8>>, ModelError> {
     let path = folder.join(file);
-    let io = |source| ModelError::Io { path: path.display().to_string(), source };
+    let io = |source| ModelError::Io {
+        path: path.display().to_string(),
+        source,
+    };
     match fs::metadata(&path) {
         Ok(metadata) if metadata.len() > TEXT_FILE_BYTES_MAX => {
-            let what = format!("{} bytes, with a limit of {TEXT_FILE_BYTES_MAX}", metadata.len());
+            let what = format!(
+                "{} bytes, with a limit of {TEXT_FILE_BYTES_MAX}",
+                metadata.len()
+            );
             return at(folder, file, Err(Fault::corrupt(what)));
         }
         Ok(_) => {}
@@ -100,20 +126,32 @@ fn open_template(folder: &Path) -> Result<Option<ChatTemplate>, ModelError> {
     let (source, file) = match read(folder, "chat_template.jinja", allow_absent)? {
         Some(bytes) => {
             let text = String::from_utf8(bytes).map_err(|_| Fault::corrupt("it is not UTF-8"));
-            (Some(at(folder, "chat_template.jinja", text)?), "chat_template.jinja")
+            (
+                Some(at(folder, "chat_template.jinja", text)?),
+                "chat_template.jinja",
+            )
         }
         None => (template_of(&config), file),
     };
-    let Some(source) = source else { return Ok(None) };
-    let template = ChatTemplate::new(&source, &token_text(&config, "bos_token"), &token_text(&config, "eos_token"))
-        .map_err(|error| Fault::unsupported(format!("the chat template ({error})")));
+    let Some(source) = source else {
+        return Ok(None);
+    };
+    let template = ChatTemplate::new(
+        &source,
+        &token_text(&config, "bos_token"),
+        &token_text(&config, "eos_token"),
+    )
+    .map_err(|error| Fault::unsupported(format!("the chat template ({error})")));
     at(folder, file, template).map(Some)
 }
 
 /// Returns the one template, or of several that named `default`.
 fn template_of(config: &Value) -> Option<String> {
     let template = match config.get("chat_template")? {
-        Value::Array(named) => named.iter().find(|entry| entry.get("name") == Some(&"default".into()))?.get("template")?,
+        Value::Array(named) => named
+            .iter()
+            .find(|entry| entry.get("name") == Some(&"default".into()))?
+            .get("template")?,
         one => one,
     };
     template.as_str().map(str::to_owned)
@@ -123,5 +161,8 @@ fn template_of(config: &Value) -> Option<String> {
 fn token_text(config: &Value, name: &str) -> String {
     let token = config.get(name);
     let content = token.and_then(|token| token.get("content")).or(token);
-    content.and_then(Value::as_str).unwrap_or_default().to_owned()
+    content
+        .and_then(Value::as_str)
+        .unwrap_or_default()
+        .to_owned()
 }

@@ -67,7 +67,11 @@ impl Weights for OpenedModel {
 /// itself, [`ModelError::Unsupported`] if it asks for an architecture, a number format or a tokenizer that is
 /// not built.
 pub fn open(path: &Path) -> Result<OpenedModel, ModelError> {
-    if path.is_dir() { folder::open(path) } else { gguf::llama::open(path) }
+    if path.is_dir() {
+        folder::open(path)
+    } else {
+        gguf::llama::open(path)
+    }
 }
 
 /// Why a model cannot be read.

@@ -41,7 +41,12 @@ fn scale(frequency: f64, scaling: RopeScaling) -> f64 {
     match scaling {
         RopeScaling::None => frequency,
         RopeScaling::Linear { factor } => frequency / factor,
-        RopeScaling::Llama3 { factor, low, high, original_tokens } => {
+        RopeScaling::Llama3 {
+            factor,
+            low,
+            high,
+            original_tokens,
+        } => {
             let wavelength = TAU / frequency;
             if wavelength < original_tokens / high {
                 frequency
@@ -60,8 +65,14 @@ mod tests {
     use super::*;
 
     fn check(scaling: RopeScaling, expected: [f32; 8]) {
-        for (got, expected) in inverse_frequencies(10_000.0, 16, scaling).into_iter().zip(expected) {
-            assert!((got - expected).abs() <= 1e-6 * expected, "{got} is not {expected}");
+        for (got, expected) in inverse_frequencies(10_000.0, 16, scaling)
+            .into_iter()
+            .zip(expected)
+        {
+            assert!(
+                (got - expected).abs() <= 1e-6 * expected,
+                "{got} is not {expected}"
+            );
         }
     }
 
@@ -69,7 +80,16 @@ mod tests {
     fn unscaled_frequencies_are_powers_of_theta() {
         check(
             RopeScaling::None,
-            [1.0, 0.316_227_77, 0.1, 0.031_622_776, 0.01, 0.003_162_277_6, 0.001, 0.000_316_227_76],
+            [
+                1.0,
+                0.316_227_77,
+                0.1,
+                0.031_622_776,
+                0.01,
+                0.003_162_277_6,
+                0.001,
+                0.000_316_227_76,
+            ],
         );
     }
 
@@ -77,7 +97,16 @@ mod tests {
     fn linear_scaling_divides_all() {
         check(
             RopeScaling::Linear { factor: 4.0 },
-            [0.25, 0.079_056_94, 0.025, 0.007_905_694, 0.0025, 0.000_790_569_4, 0.000_25, 0.000_079_056_94],
+            [
+                0.25,
+                0.079_056_94,
+                0.025,
+                0.007_905_694,
+                0.0025,
+                0.000_790_569_4,
+                0.000_25,
+                0.000_079_056_94,
+            ],
         );
     }
 
@@ -85,8 +114,22 @@ mod tests {
     fn llama3_scaling_keeps_short_waves_and_divides_long_ones() {
         // Values of transformers 5.24 for the same parameters.
         check(
-            RopeScaling::Llama3 { factor: 8.0, low: 1.0, high: 4.0, original_tokens: 64.0 },
-            [1.0, 0.244_384_59, 0.013_042_256, 0.003_952_847_3, 0.00125, 0.000_395_284_73, 0.000_125, 0.000_039_528_473],
+            RopeScaling::Llama3 {
+                factor: 8.0,
+                low: 1.0,
+                high: 4.0,
+                original_tokens: 64.0,
+            },
+            [
+                1.0,
+                0.244_384_59,
+                0.013_042_256,
+                0.003_952_847_3,
+                0.00125,
+                0.000_395_284_73,
+                0.000_125,
+                0.000_039_528_473,
+            ],
         );
     }
 }

@@ -42,7 +42,10 @@ impl Shards {
             return Ok(shards);
         }
         let shown = index_path.display().to_string();
-        let index = std::fs::read(&index_path).map_err(|source| ModelError::Io { path: shown.clone(), source })?;
+        let index = std::fs::read(&index_path).map_err(|source| ModelError::Io {
+            path: shown.clone(),
+            source,
+        })?;
         let map = parse_index(&index).map_err(|fault| fault.in_file(&shown))?;
         let names: std::collections::BTreeSet<&str> = map.values().map(String::as_str).collect();
         for name in &names {
@@ -51,7 +54,9 @@ impl Shards {
         for (tensor, file) in &map {
             let claimed = names.iter().position(|name| name == file);
             if shards.tensors.get(tensor).map(|tensor| tensor.file) != claimed {
-                return Err(Fault::corrupt(format!("tensor {tensor} is not in {file}")).in_file(&shown));
+                return Err(
+                    Fault::corrupt(format!("tensor {tensor} is not in {file}")).in_file(&shown)
+                );
             }
         }
         Ok(shards)
@@ -65,7 +70,10 @@ impl Shards {
             digest.sample(&file.bytes()[tensor.range.clone()]);
             tensor.file = self.files.len();
             if self.tensors.insert(name.clone(), tensor).is_some() {
-                return Err(Fault::corrupt(format!("tensor {name} is in another shard too")).in_file(&file.path));
+                return Err(
+                    Fault::corrupt(format!("tensor {name} is in another shard too"))
+                        .in_file(&file.path),
+                );
             }
         }
         self.files.push(file);
@@ -79,17 +87,22 @@ pub(super) fn parse_index(bytes: &[u8]) -> Result<BTreeMap<String, String>, Faul
     struct Index {
         weight_map: Unique<String>,
     }
-    let index: Index =
-        serde_json::from_slice(bytes).map_err(|error| Fault::corrupt(format!("the index does not parse: {error}")))?;
+    let index: Index = serde_json::from_slice(bytes)
+        .map_err(|error| Fault::corrupt(format!("the index does not parse: {error}")))?;
     for name in index.weight_map.0.values() {
-        let plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
+        let plain = name
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
         if !plain || name.starts_with('.') || !name.ends_with(".safetensors") {
             return Err(Fault::corrupt(format!("shard file name {name:?}")));
         }
     }
     let shards: std::collections::BTreeSet<&String> = index.weight_map.0.values().collect();
     if shards.len() > SHARDS_MAX {
-        return Err(Fault::corrupt(format!("{} shards, with a limit of {SHARDS_MAX}", shards.len())));
+        return Err(Fault::corrupt(format!(
+            "{} shards, with a limit of {SHARDS_MAX}",
+            shards.len()
+        )));
     }
     Ok(index.weight_map.0)
 }
@@ -106,21 +119,37 @@ pub(super) struct Header {
 pub(super) fn parse_header(bytes: &[u8]) -> Result<Header, Fault> {
     let len = bytes.first_chunk().copied().map(u64::from_le_bytes);
     let len = len.ok_or_else(|| Fault::corrupt(format!("{} bytes are no header", bytes.len())))?;
-    let header = usize::try_from(len).ok().filter(|_| len <= HEADER_BYTES_MAX).and_then(|len| bytes[8..].get(..len));
+    let header = usize::try_from(len)
+        .ok()
+        .filter(|_| len <= HEADER_BYTES_MAX)
+        .and_then(|len| bytes[8..].get(..len));
     let header = header.ok_or_else(|| {
-        Fault::corrupt(format!("a header of {len} bytes in a file of {}, with a limit of {HEADER_BYTES_MAX}", bytes.len()))
+        Fault::corrupt(format!(
+            "a header of {len} bytes in a file of {}, with a limit of {HEADER_BYTES_MAX}",
+            bytes.len()
+        ))
     })?;
-    let entries: Unique<Entry> =
-        serde_json::from_slice(header).map_err(|error| Fault::corrupt(format!("the header does not parse: {error}")))?;
+    let entries: Unique<Entry> = serde_json::from_slice(header)
+        .map_err(|error| Fault::corrupt(format!("the header does not parse: {error}")))?;
     let data_start = 8 + header.len();
-    let tensors = entries.0.into_iter().filter_map(|(name, entry)| match entry {
-        Entry::Metadata => None,
-        Entry::Tensor { dtype, shape, data_offsets } => {
-            let tensor = place(&name, &dtype, shape, data_offsets, data_start, bytes.len());
-            Some(tensor.map(|tensor| (name, tensor)))
-        }
-    });
-    Ok(Header { data_start, tensors: tensors.collect::<Result<_, _>>()? })
+    let tensors = entries
+        .0
+        .into_iter()
+        .filter_map(|(name, entry)| match entry {
+            Entry::Metadata => None,
+            Entry::Tensor {
+                dtype,
+                shape,
+                data_offsets,
+            } => {
+                let tensor = place(&name, &dtype, shape, data_offsets, data_start, bytes.len());
+                Some(tensor.map(|tensor| (name, tensor)))
+            }
+        });
+    Ok(Header {
+        data_start,
+        tensors: tensors.collect::<Result<_, _>>()?,
+    })
 }
 
 fn place(
@@ -137,9 +166,13 @@ fn place(
         "BF16" => (Format::Bf16, 2),
         other => return Err(Fault::unsupported(format!("tensor {name} of type {other}"))),
     };
-    let needed = shape.iter().try_fold(bytes, |total: usize, &size| total.checked_mul(size));
+    let needed = shape
+        .iter()
+        .try_fold(bytes, |total: usize, &size| total.checked_mul(size));
     if needed.is_none() || end.checked_sub(start) != needed {
-        return Err(Fault::corrupt(format!("tensor {name} of shape {shape:?} and type {dtype} lies at {start}..{end}")));
+        return Err(Fault::corrupt(format!(
+            "tensor {name} of shape {shape:?} and type {dtype} lies at {start}..{end}"
+        )));
     }
     if end > file_len - data_start {
         return Err(Fault::corrupt(format!(
@@ -147,7 +180,12 @@ fn place(
             file_len - data_start
         )));
     }
-    Ok(Tensor { file: 0, format, shape, range: data_start + start..data_start + end })
+    Ok(Tensor {
+        file: 0,
+        format,
+        shape,
+        range: data_start + start..data_start + end,
+    })
 }
 
 /// One entry of a header.
@@ -155,7 +193,11 @@ fn place(
 enum Entry {
     /// Free text under `__metadata__`.
     Metadata,
-    Tensor { dtype: String, shape: Vec<usize>, data_offsets: [usize; 2] },
+    Tensor {
+        dtype: String,
+        shape: Vec<usize>,
+        data_offsets: [usize; 2],
+    },
 }
 
 /// What a map of unique names may hold.
@@ -181,8 +223,16 @@ impl Member for Entry {
             map.next_value::<IgnoredAny>()?;
             return Ok(Self::Metadata);
         }
-        let Info { dtype, shape, data_offsets } = map.next_value()?;
-        Ok(Self::Tensor { dtype, shape, data_offsets })
+        let Info {
+            dtype,
+            shape,
+            data_offsets,
+        } = map.next_value()?;
+        Ok(Self::Tensor {
+            dtype,
+            shape,
+            data_offsets,
+        })
     }
 }
 

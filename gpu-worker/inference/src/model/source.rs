@@ -64,7 +64,10 @@ impl<'a> Stack<'a> {
     /// If they differ in width.
     pub(super) fn new(parts: Vec<Matrix<'a>>) -> Self {
         let cols = parts.first().map_or(0, |part| part.cols);
-        assert!(parts.iter().all(|part| part.cols == cols), "stacked matrices are of one width");
+        assert!(
+            parts.iter().all(|part| part.cols == cols),
+            "stacked matrices are of one width"
+        );
         Self { parts, cols }
     }
 
@@ -92,7 +95,10 @@ impl WeightSource for Stack<'_> {
     fn read_rows(&self, first_row: usize, out: &mut [f32]) -> Result<(), ModelError> {
         let rows = out.len() / self.cols.max(1);
         assert!(
-            out.len() == rows * self.cols && first_row.checked_add(rows).is_some_and(|end| end <= self.rows()),
+            out.len() == rows * self.cols
+                && first_row
+                    .checked_add(rows)
+                    .is_some_and(|end| end <= self.rows()),
             "rows {first_row}.. of {} are read into {} values of {} columns",
             self.rows(),
             out.len(),
@@ -126,7 +132,10 @@ impl<'a> Vector<'a> {
     ///
     /// If one of them is wider than a column.
     pub(super) fn new(parts: Vec<Matrix<'a>>) -> Self {
-        assert!(parts.iter().all(|part| part.cols == 1), "parts of a vector have one column");
+        assert!(
+            parts.iter().all(|part| part.cols == 1),
+            "parts of a vector have one column"
+        );
         Self(Stack::new(parts))
     }
 }
@@ -141,7 +150,10 @@ impl WeightSource for Vector<'_> {
     }
 
     fn read_rows(&self, first_row: usize, out: &mut [f32]) -> Result<(), ModelError> {
-        assert!(first_row == 0 || out.is_empty(), "a vector has one row, and row {first_row} is read");
+        assert!(
+            first_row == 0 || out.is_empty(),
+            "a vector has one row, and row {first_row} is read"
+        );
         self.0.read_rows(0, out)
     }
 
@@ -159,7 +171,13 @@ mod tests {
     }
 
     fn column(bytes: &[u8], order: RowOrder) -> Matrix<'_> {
-        Matrix { format: Format::F32, bytes, rows: bytes.len() / 4, cols: 1, order }
+        Matrix {
+            format: Format::F32,
+            bytes,
+            rows: bytes.len() / 4,
+            cols: 1,
+            order,
+        }
     }
 
     #[test]
@@ -170,13 +188,19 @@ mod tests {
         let mut out = [0.0; 12];
         stack.read_rows(0, &mut out).unwrap();
         assert_eq!(out, [0., 1., 2., 3., 4., 5., 10., 11., 12., 13., 14., 15.]);
-        assert!(stack.raw().is_none(), "the bytes are not in the order of the rows");
+        assert!(
+            stack.raw().is_none(),
+            "the bytes are not in the order of the rows"
+        );
     }
 
     #[test]
     fn rows_across_parts_are_read_in_one_call() {
         let (a, b) = (bytes([1., 2., 3.]), bytes([4., 5.]));
-        let stack = Stack::new(vec![column(&a, RowOrder::Stored), column(&b, RowOrder::Stored)]);
+        let stack = Stack::new(vec![
+            column(&a, RowOrder::Stored),
+            column(&b, RowOrder::Stored),
+        ]);
         let mut out = [0.0; 3];
         stack.read_rows(2, &mut out).unwrap();
         assert_eq!((stack.rows(), stack.cols(), out), (5, 1, [3., 4., 5.]));
@@ -185,7 +209,10 @@ mod tests {
     #[test]
     fn vectors_join_into_one_row() {
         let (a, b) = (bytes([1., 2.]), bytes([3.]));
-        let vector = Vector::new(vec![column(&a, RowOrder::Stored), column(&b, RowOrder::Stored)]);
+        let vector = Vector::new(vec![
+            column(&a, RowOrder::Stored),
+            column(&b, RowOrder::Stored),
+        ]);
         let mut out = [0.0; 3];
         vector.read_rows(0, &mut out).unwrap();
         assert_eq!((vector.rows(), vector.cols(), out), (1, 3, [1., 2., 3.]));

@@ -90,39 +90,78 @@ impl LlamaWeights {
 
     fn recipe(&self, weight: WeightName) -> Recipe {
         let c = &self.config;
-        let one = |name: String, rows| vec![Part { name, rows, order: RowOrder::Stored }];
-        let matrix = |name, rows, cols| Recipe::Stacked { parts: one(name, rows), cols };
+        let one = |name: String, rows| {
+            vec![Part {
+                name,
+                rows,
+                order: RowOrder::Stored,
+            }]
+        };
+        let matrix = |name, rows, cols| Recipe::Stacked {
+            parts: one(name, rows),
+            cols,
+        };
         let q_rows = c.q_heads * c.head_dim;
         match weight {
-            WeightName::Embedding => matrix(self.global("token_embd", "model.embed_tokens"), c.vocab_size, c.hidden_size),
-            WeightName::Output => matrix(self.global("output", "lm_head"), c.vocab_size, c.hidden_size),
-            WeightName::FinalNorm => Recipe::Joined(one(self.global("output_norm", "model.norm"), c.hidden_size)),
-            WeightName::AttentionNorm(layer) => {
-                Recipe::Joined(one(self.layer(layer, "attn_norm", "input_layernorm", "weight"), c.hidden_size))
+            WeightName::Embedding => matrix(
+                self.global("token_embd", "model.embed_tokens"),
+                c.vocab_size,
+                c.hidden_size,
+            ),
+            WeightName::Output => matrix(
+                self.global("output", "lm_head"),
+                c.vocab_size,
+                c.hidden_size,
+            ),
+            WeightName::FinalNorm => {
+                Recipe::Joined(one(self.global("output_norm", "model.norm"), c.hidden_size))
             }
-            WeightName::MlpNorm(layer) => {
-                Recipe::Joined(one(self.layer(layer, "ffn_norm", "post_attention_layernorm", "weight"), c.hidden_size))
-            }
-            WeightName::Qkv(layer) => Recipe::Stacked { parts: self.qkv(layer, "weight"), cols: c.hidden_size },
+            WeightName::AttentionNorm(layer) => Recipe::Joined(one(
+                self.layer(layer, "attn_norm", "input_layernorm", "weight"),
+                c.hidden_size,
+            )),
+            WeightName::MlpNorm(layer) => Recipe::Joined(one(
+                self.layer(layer, "ffn_norm", "post_attention_layernorm", "weight"),
+                c.hidden_size,
+            )),
+            WeightName::Qkv(layer) => Recipe::Stacked {
+                parts: self.qkv(layer, "weight"),
+                cols: c.hidden_size,
+            },
             WeightName::QkvBias(layer) => Recipe::Joined(self.qkv(layer, "bias")),
-            WeightName::AttentionOutput(layer) => {
-                matrix(self.layer(layer, "attn_output", "self_attn.o_proj", "weight"), c.hidden_size, q_rows)
-            }
+            WeightName::AttentionOutput(layer) => matrix(
+                self.layer(layer, "attn_output", "self_attn.o_proj", "weight"),
+                c.hidden_size,
+                q_rows,
+            ),
             WeightName::GateUp(layer) => {
-                let mut parts = one(self.layer(layer, "ffn_gate", "mlp.gate_proj", "weight"), c.intermediate_size);
-                parts.extend(one(self.layer(layer, "ffn_up", "mlp.up_proj", "weight"), c.intermediate_size));
-                Recipe::Stacked { parts, cols: c.hidden_size }
+                let mut parts = one(
+                    self.layer(layer, "ffn_gate", "mlp.gate_proj", "weight"),
+                    c.intermediate_size,
+                );
+                parts.extend(one(
+                    self.layer(layer, "ffn_up", "mlp.up_proj", "weight"),
+                    c.intermediate_size,
+                ));
+                Recipe::Stacked {
+                    parts,
+                    cols: c.hidden_size,
+                }
             }
-            WeightName::Down(layer) => {
-                matrix(self.layer(layer, "ffn_down", "mlp.down_proj", "weight"), c.hidden_size, c.intermediate_size)
-            }
+            WeightName::Down(layer) => matrix(
+                self.layer(layer, "ffn_down", "mlp.down_proj", "weight"),
+                c.hidden_size,
+                c.intermediate_size,
+            ),
         }
     }
 
     fn qkv(&self, layer: usize, suffix: &str) -> Vec<Part> {
         let c = &self.config;
         let rotated = match self.naming {
-            Naming::Gguf => RowOrder::Interleaved { head_dim: c.head_dim },
+            Naming::Gguf => RowOrder::Interleaved {
+                head_dim: c.head_dim,
+            },
             Naming::HuggingFace => RowOrder::Stored,
         };
         [
@@ -160,7 +199,10 @@ impl LlamaWeights {
         };
         let file = &self.files[tensor.file];
         if tensor.shape != shape {
-            let what = format!("tensor {} has shape {:?}, the configuration says {shape:?}", part.name, tensor.shape);
+            let what = format!(
+                "tensor {} has shape {:?}, the configuration says {shape:?}",
+                part.name, tensor.shape
+            );
             return Err(Fault::corrupt(what).in_file(&file.path));
         }
         Ok(Matrix {
@@ -177,7 +219,9 @@ impl Weights for LlamaWeights {
     fn source(&self, name: WeightName) -> Result<Box<dyn WeightSource + '_>, ModelError> {
         match self.recipe(name) {
             Recipe::Stacked { parts, cols } => {
-                let parts = parts.iter().map(|part| self.matrix(part, &[part.rows, cols], cols));
+                let parts = parts
+                    .iter()
+                    .map(|part| self.matrix(part, &[part.rows, cols], cols));
                 Ok(Box::new(Stack::new(parts.collect::<Result<_, _>>()?)))
             }
             Recipe::Joined(parts) => {

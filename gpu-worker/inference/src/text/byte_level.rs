@@ -29,7 +29,11 @@ pub(super) fn byte_of(c: char) -> Option<u8> {
 
 /// Returns the bytes of a token's text; its own UTF-8 if a character stands for no byte.
 pub(super) fn bytes_of(token: &str) -> Vec<u8> {
-    token.chars().map(byte_of).collect::<Option<_>>().unwrap_or_else(|| token.as_bytes().to_vec())
+    token
+        .chars()
+        .map(byte_of)
+        .collect::<Option<_>>()
+        .unwrap_or_else(|| token.as_bytes().to_vec())
 }
 
 #[cfg(test)]
@@ -41,6 +45,9 @@ mod tests {
         for byte in 0..=255 {
             assert_eq!(byte_of(char_of(byte)), Some(byte));
         }
-        assert_eq!((char_of(b' '), char_of(b'\n'), char_of(0x7F), char_of(0xAD)), ('Ġ', 'Ċ', 'ġ', 'Ń'));
+        assert_eq!(
+            (char_of(b' '), char_of(b'\n'), char_of(0x7F), char_of(0xAD)),
+            ('Ġ', 'Ċ', 'ġ', 'Ń')
+        );
     }
 }

@@ -84,7 +84,9 @@ pub struct ChatTemplate {
 
 impl fmt::Debug for ChatTemplate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ChatTemplate").field("source", &self.source).finish_non_exhaustive()
+        f.debug_struct("ChatTemplate")
+            .field("source", &self.source)
+            .finish_non_exhaustive()
     }
 }
 
@@ -96,14 +98,22 @@ impl ChatTemplate {
     /// [`TemplateError::Syntax`] if it does not compile.
     pub fn new(source: &str, bos: &str, eos: &str) -> Result<Self, TemplateError> {
         if source.len() > SOURCE_BYTES_MAX {
-            return Err(TemplateError::Syntax(format!("{} bytes, with a limit of {SOURCE_BYTES_MAX}", source.len())));
+            return Err(TemplateError::Syntax(format!(
+                "{} bytes, with a limit of {SOURCE_BYTES_MAX}",
+                source.len()
+            )));
         }
         let source = without_generation_tags(source);
         let stack_bytes = STACK_BYTES_BASE + STACK_BYTES_PER_SOURCE_BYTE * source.len();
         let compiled = on_stack(stack_bytes, || compile(&source));
         let environment = compiled.map_err(|_| TemplateError::NoStack { bytes: stack_bytes })?;
         let environment = environment.map_err(|error| TemplateError::Syntax(summary(&error)))?;
-        Ok(Self { environment, source, bos: bos.to_owned(), eos: eos.to_owned() })
+        Ok(Self {
+            environment,
+            source,
+            bos: bos.to_owned(),
+            eos: eos.to_owned(),
+        })
     }
 
     /// Renders messages into a prompt.
@@ -124,34 +134,54 @@ impl ChatTemplate {
     ) -> Result<String, TemplateError> {
         let mut size = Size::default();
         let more = tools.into_iter().chain(extra.values());
-        std::iter::once(messages).chain(more).for_each(|value| size.add(value));
+        std::iter::once(messages)
+            .chain(more)
+            .for_each(|value| size.add(value));
         let fuel = size.fuel();
         let mut context = Map::new();
         context.insert("documents".to_owned(), Value::Null);
         context.insert("add_generation_prompt".to_owned(), Value::Bool(false));
         context.insert("bos_token".to_owned(), Value::String(self.bos.clone()));
         context.insert("eos_token".to_owned(), Value::String(self.eos.clone()));
-        context.extend(extra.iter().map(|(name, value)| (name.clone(), value.clone())));
+        context.extend(
+            extra
+                .iter()
+                .map(|(name, value)| (name.clone(), value.clone())),
+        );
         context.insert("messages".to_owned(), messages.clone());
         context.insert("tools".to_owned(), tools.cloned().unwrap_or(Value::Null));
-        let bytes = STACK_BYTES_BASE + STACK_BYTES_PER_FUEL * usize::try_from(fuel).unwrap_or(usize::MAX >> 16);
+        let bytes = STACK_BYTES_BASE
+            + STACK_BYTES_PER_FUEL * usize::try_from(fuel).unwrap_or(usize::MAX >> 16);
         on_stack(bytes, || self.render_context(&context, fuel, now_unix_s))
             .map_err(|_| TemplateError::NoStack { bytes })?
     }
 
-    fn render_context(&self, context: &Map<String, Value>, fuel: u64, now_unix_s: i64) -> Result<String, TemplateError> {
+    fn render_context(
+        &self,
+        context: &Map<String, Value>,
+        fuel: u64,
+        now_unix_s: i64,
+    ) -> Result<String, TemplateError> {
         let mut environment = self.environment.clone();
         environment.set_fuel(Some(fuel));
         environment.add_function("strftime_now", move |format: &str| {
-            strftime(format, now_unix_s)
-                .ok_or_else(|| Error::new(ErrorKind::InvalidOperation, "strftime_now knows no such format"))
+            strftime(format, now_unix_s).ok_or_else(|| {
+                Error::new(
+                    ErrorKind::InvalidOperation,
+                    "strftime_now knows no such format",
+                )
+            })
         });
-        let template = environment.get_template(NAME).expect("the template was added when this was made");
-        template.render(Serde(context)).map_err(|error| match (error.kind(), refusal_of(&error)) {
-            (ErrorKind::OutOfFuel, _) => TemplateError::TooExpensive { fuel },
-            (_, Some(words)) => TemplateError::Refused(words),
-            (_, None) => TemplateError::Failed(summary(&error)),
-        })
+        let template = environment
+            .get_template(NAME)
+            .expect("the template was added when this was made");
+        template
+            .render(Serde(context))
+            .map_err(|error| match (error.kind(), refusal_of(&error)) {
+                (ErrorKind::OutOfFuel, _) => TemplateError::TooExpensive { fuel },
+                (_, Some(words)) => TemplateError::Refused(words),
+                (_, None) => TemplateError::Failed(summary(&error)),
+            })
     }
 
     /// Renders messages into the token ids of a prompt.
@@ -173,10 +203,15 @@ impl ChatTemplate {
     ) -> Result<Vec<u32>, TemplateError> {
         let extra_value = Value::Object(extra.clone());
         let sources: Vec<&Value> = [messages, &extra_value].into_iter().chain(tools).collect();
-        let guard = Guard::new(tokenizer.control_texts(), &sources, &self.source).ok_or(TemplateError::NoStandIns)?;
+        let guard = Guard::new(tokenizer.control_texts(), &sources, &self.source)
+            .ok_or(TemplateError::NoStandIns)?;
         let tools = tools.map(|tools| guard.guard(tools));
-        let rendered =
-            self.render(&guard.guard(messages), tools.as_ref(), &guard.guard_members(extra), now_unix_s)?;
+        let rendered = self.render(
+            &guard.guard(messages),
+            tools.as_ref(),
+            &guard.guard_members(extra),
+            now_unix_s,
+        )?;
         let (text, guarded) = guard.restore(&rendered);
         Ok(tokenizer.encode_guarded(&text, &guarded))
     }
@@ -184,7 +219,12 @@ impl ChatTemplate {
 
 fn compile(source: &str) -> Result<Environment<'static>, Error> {
     let mut environment = Environment::new();
-    environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
+    environment.set_syntax(
+        SyntaxConfig::builder()
+            .trim_blocks(true)
+            .lstrip_blocks(true)
+            .build()?,
+    );
     environment.set_recursion_limit(RECURSION_MAX);
     environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
     environment.add_function("raise_exception", raise_exception);
@@ -264,15 +304,20 @@ fn tojson(state: &State<'_, '_>, value: &Jinja, options: Kwargs) -> Result<Jinja
     let value = json_of(state, value, JSON_DEPTH_MAX)?;
     let mut json = Vec::new();
     let done = match indent {
-        None => value.serialize(&mut serde_json::Serializer::with_formatter(&mut json, Spaced)),
+        None => value.serialize(&mut serde_json::Serializer::with_formatter(
+            &mut json, Spaced,
+        )),
         Some(width) => {
             let indent = " ".repeat(width.min(INDENT_MAX));
             let formatter = PrettyFormatter::with_indent(indent.as_bytes());
-            value.serialize(&mut serde_json::Serializer::with_formatter(&mut json, formatter))
+            value.serialize(&mut serde_json::Serializer::with_formatter(
+                &mut json, formatter,
+            ))
         }
     };
     done.map_err(|_| Error::new(ErrorKind::InvalidOperation, "the value is no JSON"))?;
-    let json = String::from_utf8(json).map_err(|_| Error::new(ErrorKind::InvalidOperation, "the JSON is no text"))?;
+    let json = String::from_utf8(json)
+        .map_err(|_| Error::new(ErrorKind::InvalidOperation, "the JSON is no text"))?;
     Ok(Jinja::from_safe_string(json))
 }
 
@@ -280,7 +325,9 @@ fn tojson(state: &State<'_, '_>, value: &Jinja, options: Kwargs) -> Result<Jinja
 fn json_of(state: &State<'_, '_>, value: &Jinja, levels: usize) -> Result<Value, Error> {
     let invalid = |what: &'static str| Error::new(ErrorKind::InvalidOperation, what);
     state.consume_fuel(1)?;
-    let levels = levels.checked_sub(1).ok_or_else(|| invalid("the value is nested too deeply"))?;
+    let levels = levels
+        .checked_sub(1)
+        .ok_or_else(|| invalid("the value is nested too deeply"))?;
     match value.kind() {
         ValueKind::Seq | ValueKind::Iterable => {
             let items = value.try_iter()?.map(|item| json_of(state, &item, levels));
@@ -304,15 +351,34 @@ fn json_of(state: &State<'_, '_>, value: &Jinja, levels: usize) -> Result<Value,
 struct Spaced;
 
 impl Formatter for Spaced {
-    fn begin_array_value<W: ?Sized + std::io::Write>(&mut self, writer: &mut W, first: bool) -> std::io::Result<()> {
-        if first { Ok(()) } else { writer.write_all(b", ") }
+    fn begin_array_value<W: ?Sized + std::io::Write>(
+        &mut self,
+        writer: &mut W,
+        first: bool,
+    ) -> std::io::Result<()> {
+        if first {
+            Ok(())
+        } else {
+            writer.write_all(b", ")
+        }
     }
 
-    fn begin_object_key<W: ?Sized + std::io::Write>(&mut self, writer: &mut W, first: bool) -> std::io::Result<()> {
-        if first { Ok(()) } else { writer.write_all(b", ") }
+    fn begin_object_key<W: ?Sized + std::io::Write>(
+        &mut self,
+        writer: &mut W,
+        first: bool,
+    ) -> std::io::Result<()> {
+        if first {
+            Ok(())
+        } else {
+            writer.write_all(b", ")
+        }
     }
 
-    fn begin_object_value<W: ?Sized + std::io::Write>(&mut self, writer: &mut W) -> std::io::Result<()> {
+    fn begin_object_value<W: ?Sized + std::io::Write>(
+        &mut self,
+        writer: &mut W,
+    ) -> std::io::Result<()> {
         writer.write_all(b": ")
     }
 }

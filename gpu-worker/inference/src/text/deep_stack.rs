@@ -11,9 +11,17 @@ use std::thread::{Builder, scope};
 /// # Errors
 ///
 /// [`std::io::Error`] if the system gives no such stack.
-pub(super) fn on_stack<T: Send>(stack_bytes: usize, work: impl FnOnce() -> T + Send) -> std::io::Result<T> {
+pub(super) fn on_stack<T: Send>(
+    stack_bytes: usize,
+    work: impl FnOnce() -> T + Send,
+) -> std::io::Result<T> {
     scope(|scope| {
-        let thread = Builder::new().name("chat-template".to_owned()).stack_size(stack_bytes).spawn_scoped(scope, work)?;
-        Ok(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+        let thread = Builder::new()
+            .name("chat-template".to_owned())
+            .stack_size(stack_bytes)
+            .spawn_scoped(scope, work)?;
+        Ok(thread
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
     })
 }

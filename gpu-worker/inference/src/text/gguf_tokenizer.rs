@@ -71,12 +71,18 @@ pub(super) struct GgufTokenizer {
 }
 
 impl GgufTokenizer {
-    pub(super) fn new(vocabulary: &GgufVocabulary<'_>) -> Result<(Self, TokenTable), TokenizerError> {
+    pub(super) fn new(
+        vocabulary: &GgufVocabulary<'_>,
+    ) -> Result<(Self, TokenTable), TokenizerError> {
         if vocabulary.model != "gpt2" {
-            return Err(TokenizerError::Unsupported(format!("tokenizer.ggml.model {}", vocabulary.model)));
+            return Err(TokenizerError::Unsupported(format!(
+                "tokenizer.ggml.model {}",
+                vocabulary.model
+            )));
         }
-        let pre = PreTokenizer::named(vocabulary.pre)
-            .ok_or_else(|| TokenizerError::Unsupported(format!("tokenizer.ggml.pre {}", vocabulary.pre)))?;
+        let pre = PreTokenizer::named(vocabulary.pre).ok_or_else(|| {
+            TokenizerError::Unsupported(format!("tokenizer.ggml.pre {}", vocabulary.pre))
+        })?;
         if vocabulary.tokens.is_empty() || vocabulary.tokens.len() > VOCABULARY_MAX {
             return Err(TokenizerError::Corrupt(format!(
                 "tokenizer.ggml.tokens has {} entries, and must have 1 to {VOCABULARY_MAX}",
@@ -89,11 +95,17 @@ impl GgufTokenizer {
         let mut texts = BTreeSet::new();
         for ((id, &text), &kind) in (0..).zip(&vocabulary.tokens).zip(&vocabulary.kinds) {
             if !texts.insert(text) {
-                return Err(TokenizerError::Corrupt(format!("tokenizer.ggml.tokens[{id}] is there before")));
+                return Err(TokenizerError::Corrupt(format!(
+                    "tokenizer.ggml.tokens[{id}] is there before"
+                )));
             }
             let control = matches!(kind, TokenKind::Control | TokenKind::Unknown);
             if control || kind == TokenKind::UserDefined {
-                specials.push(Special { text: text.to_owned(), id, control });
+                specials.push(Special {
+                    text: text.to_owned(),
+                    id,
+                    control,
+                });
             }
             match kind {
                 // Not in the vocabulary of merges: no text but its own may ever become a control token.
@@ -109,14 +121,26 @@ impl GgufTokenizer {
             }
         }
         let merges = read_merges(&vocabulary.merges, &vocab)?;
-        let missing = (0..=255).map(char_of).filter(|c| !vocab.contains_key(c.encode_utf8(&mut [0; 4]) as &str)).collect();
+        let missing = (0..=255)
+            .map(char_of)
+            .filter(|c| !vocab.contains_key(c.encode_utf8(&mut [0; 4]) as &str))
+            .collect();
         let bpe = BPE::builder()
             .vocab_and_merges(vocab, merges)
             .ignore_merges(matches!(pre, PreTokenizer::Llama3 { digits: 3 }))
             .build()
             .map_err(|error| TokenizerError::Corrupt(format!("tokenizer.ggml.merges: {error}")))?;
         let specials = SpecialMatcher::new(specials);
-        Ok((Self { bpe, pre, specials, add_space_prefix: vocabulary.add_space_prefix, missing }, table))
+        Ok((
+            Self {
+                bpe,
+                pre,
+                specials,
+                add_space_prefix: vocabulary.add_space_prefix,
+                missing,
+            },
+            table,
+        ))
     }
 
     /// Encodes a text in which `sees` says which special tokens count, given their offset.
@@ -149,7 +173,10 @@ impl GgufTokenizer {
             word.clear();
             word.extend(piece.bytes().map(char_of));
             for part in word.split(|c| self.missing.contains(&c)) {
-                let tokens = self.bpe.tokenize(part).expect("byte-pair merging without an unknown token cannot fail");
+                let tokens = self
+                    .bpe
+                    .tokenize(part)
+                    .expect("byte-pair merging without an unknown token cannot fail");
                 ids.extend(tokens.iter().map(|token| token.id));
             }
         }
@@ -168,17 +195,28 @@ impl GgufTokenizer {
 /// Splits merges, and checks what the library takes for granted: that both sides and the whole are tokens.
 fn read_merges(merges: &[&str], vocab: &Vocab) -> Result<Vec<(String, String)>, TokenizerError> {
     if merges.len() > 4 * VOCABULARY_MAX {
-        return Err(TokenizerError::Corrupt(format!("tokenizer.ggml.merges has {} entries", merges.len())));
+        return Err(TokenizerError::Corrupt(format!(
+            "tokenizer.ggml.merges has {} entries",
+            merges.len()
+        )));
     }
     let split = |(i, merge): (usize, &&str)| {
         // A token may begin with a space, so the first character is never the separator.
-        let at = merge.char_indices().skip(1).find(|&(_, c)| c == ' ').map(|(at, _)| at);
-        let (left, right) = at.map(|at| (&merge[..at], &merge[at + 1..])).unwrap_or_default();
+        let at = merge
+            .char_indices()
+            .skip(1)
+            .find(|&(_, c)| c == ' ')
+            .map(|(at, _)| at);
+        let (left, right) = at
+            .map(|at| (&merge[..at], &merge[at + 1..]))
+            .unwrap_or_default();
         let known = vocab.contains_key(left)
             && vocab.contains_key(right)
             && vocab.contains_key(format!("{left}{right}").as_str());
         if !known {
-            return Err(TokenizerError::Corrupt(format!("tokenizer.ggml.merges[{i}] is not of known tokens")));
+            return Err(TokenizerError::Corrupt(format!(
+                "tokenizer.ggml.merges[{i}] is not of known tokens"
+            )));
         }
         Ok((left.to_owned(), right.to_owned()))
     };

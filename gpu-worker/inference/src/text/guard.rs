@@ -21,12 +21,20 @@ pub(super) struct Guard<'a> {
 
 impl<'a> Guard<'a> {
     /// Chooses stand-ins that occur in none of `sources`; none if all are taken.
-    pub(super) fn new(texts: impl Iterator<Item = &'a str>, sources: &[&Value], template: &str) -> Option<Self> {
+    pub(super) fn new(
+        texts: impl Iterator<Item = &'a str>,
+        sources: &[&Value],
+        template: &str,
+    ) -> Option<Self> {
         let texts: Vec<&str> = texts.filter(|text| !text.is_empty()).collect();
         let mut taken = BTreeSet::new();
         collect_private(template, &mut taken);
-        texts.iter().for_each(|text| collect_private(text, &mut taken));
-        sources.iter().for_each(|source| visit_strings(source, &mut |text| collect_private(text, &mut taken)));
+        texts
+            .iter()
+            .for_each(|text| collect_private(text, &mut taken));
+        sources.iter().for_each(|source| {
+            visit_strings(source, &mut |text| collect_private(text, &mut taken))
+        });
         let mut free = STAND_INS.filter(|c| !taken.contains(c));
         let mut stand_ins = BTreeMap::new();
         for first in texts.iter().filter_map(|text| text.chars().next()) {
@@ -41,7 +49,9 @@ impl<'a> Guard<'a> {
     pub(super) fn guard(&self, value: &Value) -> Value {
         match value {
             Value::String(text) => Value::String(self.guard_text(text)),
-            Value::Array(values) => Value::Array(values.iter().map(|value| self.guard(value)).collect()),
+            Value::Array(values) => {
+                Value::Array(values.iter().map(|value| self.guard(value)).collect())
+            }
             Value::Object(members) => Value::Object(self.guard_members(members)),
             Value::Null | Value::Bool(_) | Value::Number(_) => value.clone(),
         }
@@ -49,7 +59,10 @@ impl<'a> Guard<'a> {
 
     /// As [`Guard::guard`], for the members of an object.
     pub(super) fn guard_members(&self, members: &Map<String, Value>) -> Map<String, Value> {
-        members.iter().map(|(key, value)| (self.guard_text(key), self.guard(value))).collect()
+        members
+            .iter()
+            .map(|(key, value)| (self.guard_text(key), self.guard(value)))
+            .collect()
     }
 
     fn guard_text(&self, text: &str) -> String {
@@ -62,12 +75,18 @@ impl<'a> Guard<'a> {
 
     /// Returns whether a special token begins `rest`, or would if something followed.
     fn may_begin(&self, rest: &str) -> bool {
-        self.texts.iter().any(|text| rest.starts_with(text) || text.starts_with(rest))
+        self.texts
+            .iter()
+            .any(|text| rest.starts_with(text) || text.starts_with(rest))
     }
 
     /// Puts the original characters back, and returns the byte offsets at which they are.
     pub(super) fn restore(&self, rendered: &str) -> (String, Vec<usize>) {
-        let originals: BTreeMap<char, char> = self.stand_ins.iter().map(|(&c, &stand_in)| (stand_in, c)).collect();
+        let originals: BTreeMap<char, char> = self
+            .stand_ins
+            .iter()
+            .map(|(&c, &stand_in)| (stand_in, c))
+            .collect();
         let mut text = String::with_capacity(rendered.len());
         let mut guarded = Vec::new();
         for c in rendered.chars() {
@@ -115,7 +134,10 @@ mod tests {
         let value = json!({ "content": text });
         let guard = guard_of(&value);
         let inside = guard.guard(&value);
-        assert_eq!(guard.restore(inside["content"].as_str().unwrap()), (text.to_owned(), guarded.to_vec()));
+        assert_eq!(
+            guard.restore(inside["content"].as_str().unwrap()),
+            (text.to_owned(), guarded.to_vec())
+        );
     }
 
     #[test]
@@ -144,7 +166,10 @@ mod tests {
     fn keys_are_guarded() {
         let value = json!({ "<|im_end|>": [{ "<|im_start|>": 1 }] });
         let guarded = guard_of(&value).guard(&value).to_string();
-        assert!(!TEXTS.iter().any(|text| guarded.contains(text)), "{guarded}");
+        assert!(
+            !TEXTS.iter().any(|text| guarded.contains(text)),
+            "{guarded}"
+        );
     }
 
     #[test]

@@ -36,14 +36,27 @@ impl SpecialMatcher {
     /// Finds the specials of `text` that `sees` accepts at their offset, ascending, none overlapping.
     ///
     /// Of two that overlap the longer one counts, wherever it begins, as in llama.cpp.
-    pub(super) fn find(&self, text: &str, sees: impl Fn(usize, &Special) -> bool) -> Vec<(Range<usize>, u32)> {
+    pub(super) fn find(
+        &self,
+        text: &str,
+        sees: impl Fn(usize, &Special) -> bool,
+    ) -> Vec<(Range<usize>, u32)> {
         let mut candidates = Vec::new();
         for (at, byte) in text.bytes().enumerate() {
-            let Some(specials) = self.starts.get(&byte) else { continue };
-            let matching = specials.iter().filter(|special| text.as_bytes()[at..].starts_with(special.text.as_bytes()));
-            candidates.extend(matching.filter(|special| sees(at, special)).map(|special| (at, special)));
+            let Some(specials) = self.starts.get(&byte) else {
+                continue;
+            };
+            let matching = specials
+                .iter()
+                .filter(|special| text.as_bytes()[at..].starts_with(special.text.as_bytes()));
+            candidates.extend(
+                matching
+                    .filter(|special| sees(at, special))
+                    .map(|special| (at, special)),
+            );
         }
-        candidates.sort_by_key(|&(at, special)| (std::cmp::Reverse(special.text.len()), special.id, at));
+        candidates
+            .sort_by_key(|&(at, special)| (std::cmp::Reverse(special.text.len()), special.id, at));
         let mut found: BTreeMap<usize, (usize, u32)> = BTreeMap::new();
         for (start, special) in candidates {
             let end = start + special.text.len();
@@ -53,7 +66,10 @@ impl SpecialMatcher {
                 found.insert(start, (end, special.id));
             }
         }
-        found.into_iter().map(|(start, (end, id))| (start..end, id)).collect()
+        found
+            .into_iter()
+            .map(|(start, (end, id))| (start..end, id))
+            .collect()
     }
 
     /// Returns all special tokens.
@@ -67,13 +83,24 @@ mod tests {
     use super::*;
 
     fn check(texts: &[&str], text: &str, expected: &[(Range<usize>, u32)]) {
-        let specials = (0..).zip(texts).map(|(id, text)| Special { text: (*text).to_owned(), id, control: true });
-        assert_eq!(SpecialMatcher::new(specials).find(text, |_, _| true), expected);
+        let specials = (0..).zip(texts).map(|(id, text)| Special {
+            text: (*text).to_owned(),
+            id,
+            control: true,
+        });
+        assert_eq!(
+            SpecialMatcher::new(specials).find(text, |_, _| true),
+            expected
+        );
     }
 
     #[test]
     fn every_occurrence_is_found_in_order() {
-        check(&["<a>", "<b>"], "<b>x<a><a>", &[(0..3, 1), (4..7, 0), (7..10, 0)]);
+        check(
+            &["<a>", "<b>"],
+            "<b>x<a><a>",
+            &[(0..3, 1), (4..7, 0), (7..10, 0)],
+        );
     }
 
     #[test]

@@ -24,8 +24,11 @@ impl PreTokenizer {
     pub(super) fn named(name: &str) -> Option<Self> {
         Some(match name {
             "gpt-2" | "phi-2" | "mpt" | "olmo" | "jais" => Self::Gpt2,
-            "smollm" | "starcoder" | "refact" | "command-r" | "codeshell" | "exaone" | "minerva-7b" => Self::SmolLm,
-            "llama-bpe" | "llama3" | "llama-v3" | "falcon3" | "pixtral" | "lfm2" => Self::Llama3 { digits: 3 },
+            "smollm" | "starcoder" | "refact" | "command-r" | "codeshell" | "exaone"
+            | "minerva-7b" => Self::SmolLm,
+            "llama-bpe" | "llama3" | "llama-v3" | "falcon3" | "pixtral" | "lfm2" => {
+                Self::Llama3 { digits: 3 }
+            }
             "qwen2" | "deepseek-r1-qwen" | "stablelm2" | "megrez" => Self::Llama3 { digits: 1 },
             _ => return None,
         })
@@ -91,7 +94,11 @@ fn first_piece_llama3(text: &str, digits: usize) -> usize {
     let is_letter = |class| class == Class::Letter;
     // One character may come before letters, but for a number or a line break.
     if class != Class::Number && !matches!(first, '\r' | '\n') {
-        let prefix = if class == Class::Letter { 0 } else { first.len_utf8() };
+        let prefix = if class == Class::Letter {
+            0
+        } else {
+            first.len_utf8()
+        };
         let letters = leading(&text[prefix..], is_letter, usize::MAX);
         if letters > 0 {
             return prefix + letters;
@@ -103,7 +110,10 @@ fn first_piece_llama3(text: &str, digits: usize) -> usize {
     let space = usize::from(first == ' ');
     let others = leading(&text[space..], |class| class == Class::Other, usize::MAX);
     if others > 0 {
-        let breaks = text[space + others..].bytes().take_while(|byte| b"\r\n".contains(byte)).count();
+        let breaks = text[space + others..]
+            .bytes()
+            .take_while(|byte| b"\r\n".contains(byte))
+            .count();
         return space + others + breaks;
     }
     let spaces = &text[..leading(text, |class| class == Class::Space, usize::MAX)];
@@ -118,7 +128,11 @@ fn contraction(text: &str, is: impl Fn(&[u8], &[u8]) -> bool) -> Option<usize> {
     let after = text.strip_prefix('\'')?.as_bytes();
     [b"s".as_slice(), b"t", b"m", b"d", b"re", b"ve", b"ll"]
         .into_iter()
-        .find(|suffix| after.get(..suffix.len()).is_some_and(|bytes| is(bytes, suffix)))
+        .find(|suffix| {
+            after
+                .get(..suffix.len())
+                .is_some_and(|bytes| is(bytes, suffix))
+        })
         .map(|suffix| 1 + suffix.len())
 }
 
@@ -127,7 +141,11 @@ fn contraction(text: &str, is: impl Fn(&[u8], &[u8]) -> bool) -> Option<usize> {
 fn white_space(text: &str) -> usize {
     let all = leading(text, |class| class == Class::Space, usize::MAX);
     let last = text[..all].chars().next_back().map_or(0, char::len_utf8);
-    if all == text.len() || all == last { all } else { all - last }
+    if all == text.len() || all == last {
+        all
+    } else {
+        all - last
+    }
 }
 
 /// Returns the length in bytes of at most `max` leading characters of a class.
@@ -136,7 +154,11 @@ fn leading(text: &str, is: impl Fn(Class) -> bool, max: usize) -> usize {
         .take(max)
         .find(|&(_, c)| !is(class_of(c)))
         .map(|(at, _)| at)
-        .unwrap_or_else(|| text.char_indices().nth(max).map_or(text.len(), |(at, _)| at))
+        .unwrap_or_else(|| {
+            text.char_indices()
+                .nth(max)
+                .map_or(text.len(), |(at, _)| at)
+        })
 }
 
 #[cfg(test)]
@@ -152,7 +174,11 @@ mod tests {
 
     #[test]
     fn gpt2_keeps_one_space_with_the_word() {
-        check("gpt-2", "it's  a 12 !?\n\n x", &["it", "'s", " ", " a", " 12", " !?", "\n\n", " x"]);
+        check(
+            "gpt-2",
+            "it's  a 12 !?\n\n x",
+            &["it", "'s", " ", " a", " 12", " !?", "\n\n", " x"],
+        );
         check("gpt-2", "a  ", &["a", "  "]);
         check("gpt-2", "'S'll'v", &["'", "S", "'ll", "'", "v"]);
     }
@@ -165,7 +191,11 @@ mod tests {
 
     #[test]
     fn llama3_takes_three_digits_and_line_breaks() {
-        check("llama-bpe", "12345 ab!\r\nx \n\n y", &["123", "45", " ab", "!\r\n", "x", " \n\n", " y"]);
+        check(
+            "llama-bpe",
+            "12345 ab!\r\nx \n\n y",
+            &["123", "45", " ab", "!\r\n", "x", " \n\n", " y"],
+        );
         check("llama-bpe", "I'LL \u{a0}z", &["I", "'LL", " ", "\u{a0}z"]);
     }
 

@@ -3,10 +3,28 @@
 use std::fmt::Write as _;
 
 const MONTHS: [&str; 12] = [
-    "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
     "December",
 ];
-const DAYS: [&str; 7] = ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
+const DAYS: [&str; 7] = [
+    "Sunday",
+    "Monday",
+    "Tuesday",
+    "Wednesday",
+    "Thursday",
+    "Friday",
+    "Saturday",
+];
 
 /// A moment, taken apart.
 struct Civil {
@@ -44,7 +62,11 @@ pub(super) fn strftime(format: &str, unix_s: i64) -> Option<String> {
 }
 
 fn write_conversion(out: &mut String, civil: &Civil, conversion: char, padded: bool) -> Option<()> {
-    let (hour, minute, second) = (civil.second / 3600, civil.second / 60 % 60, civil.second % 60);
+    let (hour, minute, second) = (
+        civil.second / 3600,
+        civil.second / 60 % 60,
+        civil.second % 60,
+    );
     let (month, day) = (civil.month as i64, civil.day);
     let (number, width) = match conversion {
         'Y' => (civil.year, 1),
@@ -85,14 +107,19 @@ fn civil_of(unix_s: i64) -> Civil {
     let (days, second) = (unix_s.div_euclid(86_400), unix_s.rem_euclid(86_400));
     let shifted = days + 719_468;
     let (era, day_of_era) = (shifted.div_euclid(146_097), shifted.rem_euclid(146_097));
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let year_of_era =
+        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
     let from_march = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let month_from_march = (5 * from_march + 2) / 153;
     let day = from_march - (153 * month_from_march + 2) / 5 + 1;
     let month = (month_from_march + 2) % 12 + 1;
     let year = year_of_era + era * 400 + i64::from(month <= 2);
     let leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
-    let day_of_year = if month > 2 { from_march + 60 + i64::from(leap) } else { from_march - 305 };
+    let day_of_year = if month > 2 {
+        from_march + 60 + i64::from(leap)
+    } else {
+        from_march - 305
+    };
     Civil {
         year,
         month: usize::try_from(month).expect("months are 1 to 12"),
@@ -115,7 +142,11 @@ mod tests {
     fn dates_are_those_of_strftime() {
         check(0, "%d %b %Y %A %j", Some("01 Jan 1970 Thursday 001"));
         check(951_782_400, "%Y-%m-%d %a %j", Some("2000-02-29 Tue 060"));
-        check(1_796_083_199, "%d %B %Y %H:%M:%S %I %p %j %y", Some("30 November 2026 23:59:59 11 PM 334 26"));
+        check(
+            1_796_083_199,
+            "%d %B %Y %H:%M:%S %I %p %j %y",
+            Some("30 November 2026 23:59:59 11 PM 334 26"),
+        );
         check(1_798_761_599, "%F %j", Some("2026-12-31 365"));
         check(-1, "%F %T", Some("1969-12-31 23:59:59"));
         check(1_767_225_600, "%-d/%-m %e %%", Some("1/1  1 %"));

@@ -51,13 +51,19 @@ impl Tokenizer {
     /// byte-pair encoding.
     pub fn from_json(bytes: &[u8]) -> Result<Self, TokenizerError> {
         let (json, table) = JsonTokenizer::new(bytes)?;
-        Ok(Self { pipeline: Pipeline::Json(Box::new(json)), table })
+        Ok(Self {
+            pipeline: Pipeline::Json(Box::new(json)),
+            table,
+        })
     }
 
     /// Makes a tokenizer of a GGUF file's metadata.
     pub(crate) fn from_gguf(vocabulary: &GgufVocabulary<'_>) -> Result<Self, TokenizerError> {
         let (gguf, table) = GgufTokenizer::new(vocabulary)?;
-        Ok(Self { pipeline: Pipeline::Gguf(gguf), table })
+        Ok(Self {
+            pipeline: Pipeline::Gguf(gguf),
+            table,
+        })
     }
 
     /// Encodes a text.
@@ -65,7 +71,9 @@ impl Tokenizer {
     pub fn encode(&self, text: &str, specials: Specials) -> Vec<u32> {
         match (&self.pipeline, specials) {
             (Pipeline::Gguf(gguf), Specials::Parse) => gguf.encode(text, |_, _| true),
-            (Pipeline::Gguf(gguf), Specials::Plain) => gguf.encode(text, |_, special| !special.control),
+            (Pipeline::Gguf(gguf), Specials::Plain) => {
+                gguf.encode(text, |_, special| !special.control)
+            }
             (Pipeline::Json(json), Specials::Parse) => json.parse(text),
             (Pipeline::Json(json), Specials::Plain) => json.plain(text),
         }
@@ -78,7 +86,9 @@ impl Tokenizer {
     pub fn encode_guarded(&self, text: &str, guarded: &[usize]) -> Vec<u32> {
         let is_guarded = |at: usize| guarded.binary_search(&at).is_ok();
         match &self.pipeline {
-            Pipeline::Gguf(gguf) => gguf.encode(text, |at, special| !(special.control && is_guarded(at))),
+            Pipeline::Gguf(gguf) => {
+                gguf.encode(text, |at, special| !(special.control && is_guarded(at)))
+            }
             Pipeline::Json(json) => json.encode_guarded(text, is_guarded),
         }
     }
@@ -88,8 +98,13 @@ impl Tokenizer {
     pub fn decode(&self, ids: &[u32]) -> String {
         match &self.pipeline {
             Pipeline::Gguf(_) => {
-                let bytes: Vec<u8> = ids.iter().flat_map(|&id| self.token_bytes(id)).copied().collect();
-                String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
+                let bytes: Vec<u8> = ids
+                    .iter()
+                    .flat_map(|&id| self.token_bytes(id))
+                    .copied()
+                    .collect();
+                String::from_utf8(bytes)
+                    .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
             }
             Pipeline::Json(json) => json.decode(ids),
         }
@@ -111,13 +126,20 @@ impl Tokenizer {
     /// Returns whether a token is special: written by templates, skipped in text.
     #[must_use]
     pub fn is_special(&self, id: u32) -> bool {
-        self.table.specials.binary_search_by_key(&id, |&(id, _)| id).is_ok()
+        self.table
+            .specials
+            .binary_search_by_key(&id, |&(id, _)| id)
+            .is_ok()
     }
 
     /// Returns the special token with this text.
     #[must_use]
     pub fn special_id(&self, text: &str) -> Option<u32> {
-        self.table.specials.iter().find(|(_, special)| special == text).map(|&(id, _)| id)
+        self.table
+            .specials
+            .iter()
+            .find(|(_, special)| special == text)
+            .map(|&(id, _)| id)
     }
 
     /// Returns the texts that [`Specials::Parse`] takes for tokens and [`Specials::Plain`] does not.
@@ -126,7 +148,10 @@ impl Tokenizer {
             Pipeline::Gguf(gguf) => gguf.specials(),
             Pipeline::Json(json) => json.specials(),
         };
-        matcher.all().filter(|special| special.control).map(|special| special.text.as_str())
+        matcher
+            .all()
+            .filter(|special| special.control)
+            .map(|special| special.text.as_str())
     }
 
     /// Returns whether the tokenizer's own rules begin every text with `id`.
@@ -172,7 +197,9 @@ impl TokenTable {
 
     fn bytes(&self, id: u32) -> &[u8] {
         let id = id as usize;
-        let Some(&end) = self.ends.get(id) else { return &[] };
+        let Some(&end) = self.ends.get(id) else {
+            return &[];
+        };
         let start = id.checked_sub(1).map_or(0, |before| self.ends[before]);
         &self.bytes[start..end]
     }

@@ -490,7 +490,7 @@ async fn a_run_record_stays_below_one_kilobyte_to_its_end() {
             &bench.records.get(&key).await.unwrap().unwrap(),
         )
     };
-    assert!(bytes().await < 1_000, "{} while it runs", bytes().await);
+    assert!(bytes().await < 1_024, "{} while it runs", bytes().await);
     let (output, error) = (
         bench.file(Purpose::BatchOutput),
         bench.file(Purpose::BatchOutput),
@@ -506,10 +506,5 @@ async fn a_run_record_stays_below_one_kilobyte_to_its_end() {
             },
         )
         .await;
-    println!("{} bytes", bytes().await);
-    assert!(
-        bytes().await < 1_400,
-        "{} at its end, when it is written no more",
-        bytes().await
-    );
+    assert!(bytes().await < 1_024, "{} at its end", bytes().await);
 }

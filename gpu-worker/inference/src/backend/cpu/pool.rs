@@ -133,8 +133,11 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        self.shared.lock().stop = true;
+        // Under the lock: a thread that has seen the old epoch is asleep before the new one is announced.
+        let mut slot = self.shared.lock();
+        slot.stop = true;
         self.shared.epoch.fetch_add(1, Ordering::Release);
+        drop(slot);
         self.shared.posted.notify_all();
         for thread in self.threads.drain(..) {
             // A thread that panicked has been reported by `run`.

@@ -46,8 +46,13 @@ fn both_dialects_give_the_same_rotary_frequencies() {
 
 #[test]
 fn absent_and_null_fields_have_their_defaults() {
-    let model = read(&json!({ "head_dim": null, "num_key_value_heads": null, "rope_scaling": null })).unwrap();
-    assert_eq!((model.head_dim, model.kv_heads, model.tied_embeddings), (16, 4, false));
+    let model =
+        read(&json!({ "head_dim": null, "num_key_value_heads": null, "rope_scaling": null }))
+            .unwrap();
+    assert_eq!(
+        (model.head_dim, model.kv_heads, model.tied_embeddings),
+        (16, 4, false)
+    );
     assert_eq!((model.tokenizer_vocab_size, model.vocab_size), (100, 128));
     assert_eq!(read(&json!({ "head_dim": 32 })).unwrap().head_dim, 32);
 }
@@ -55,7 +60,12 @@ fn absent_and_null_fields_have_their_defaults() {
 #[test]
 fn generation_config_wins_for_the_end_of_text() {
     let check = |config_eos: Value, generation: Value, expected: &[u32]| {
-        let config: ConfigJson = parse(config(&json!({ "eos_token_id": config_eos })).to_string().as_bytes()).unwrap();
+        let config: ConfigJson = parse(
+            config(&json!({ "eos_token_id": config_eos }))
+                .to_string()
+                .as_bytes(),
+        )
+        .unwrap();
         let generation: GenerationJson = parse(generation.to_string().as_bytes()).unwrap();
         assert_eq!(config.stop_tokens(&generation).unwrap(), expected);
     };
@@ -68,27 +78,86 @@ fn generation_config_wins_for_the_end_of_text() {
 
 #[test]
 fn what_is_not_built_is_named() {
-    check_fault(&json!({ "architectures": ["Qwen2ForCausalLM"] }), &expect!["unsupported: architecture Qwen2ForCausalLM"]);
-    check_fault(&json!({ "rope_scaling": { "rope_type": "yarn", "factor": 2.0 } }), &expect!["unsupported: rotary scaling yarn"]);
-    check_fault(&json!({ "quantization_config": { "quant_method": "awq" } }), &expect!["unsupported: quantization_config of method awq"]);
-    check_fault(&json!({ "attention_bias": true }), &expect!["unsupported: attention_bias"]);
-    check_fault(&json!({ "mlp_bias": true }), &expect!["unsupported: mlp_bias"]);
-    check_fault(&json!({ "hidden_act": "gelu" }), &expect!["unsupported: hidden_act gelu"]);
-    check_fault(&json!({ "partial_rotary_factor": 0.5 }), &expect!["unsupported: partial_rotary_factor 0.5"]);
+    check_fault(
+        &json!({ "architectures": ["Qwen2ForCausalLM"] }),
+        &expect!["unsupported: architecture Qwen2ForCausalLM"],
+    );
+    check_fault(
+        &json!({ "rope_scaling": { "rope_type": "yarn", "factor": 2.0 } }),
+        &expect!["unsupported: rotary scaling yarn"],
+    );
+    check_fault(
+        &json!({ "quantization_config": { "quant_method": "awq" } }),
+        &expect!["unsupported: quantization_config of method awq"],
+    );
+    check_fault(
+        &json!({ "attention_bias": true }),
+        &expect!["unsupported: attention_bias"],
+    );
+    check_fault(
+        &json!({ "mlp_bias": true }),
+        &expect!["unsupported: mlp_bias"],
+    );
+    check_fault(
+        &json!({ "hidden_act": "gelu" }),
+        &expect!["unsupported: hidden_act gelu"],
+    );
+    check_fault(
+        &json!({ "partial_rotary_factor": 0.5 }),
+        &expect!["unsupported: partial_rotary_factor 0.5"],
+    );
 }
 
 #[test]
 fn hostile_numbers_are_named() {
-    check_fault(&json!({ "hidden_size": 0 }), &expect!["corrupt: hidden size is 0, and must be 1 to 16777216"]);
-    check_fault(&json!({ "hidden_size": u64::MAX }), &expect!["corrupt: hidden size is 18446744073709551615, and must be 1 to 16777216"]);
-    check_fault(&json!({ "head_dim": 1 << 20 }), &expect!["corrupt: head size is 1048576, and must be even and at most 1024"]);
-    check_fault(&json!({ "head_dim": 15 }), &expect!["corrupt: head size is 15, and must be even and at most 1024"]);
-    check_fault(&json!({ "num_attention_heads": 0 }), &expect!["corrupt: query head count is 0, and must be 1 to 16777216"]);
-    check_fault(&json!({ "num_key_value_heads": 3 }), &expect!["corrupt: 4 query heads do not share 3 KV heads evenly"]);
-    check_fault(&json!({ "rope_theta": -1.0 }), &expect!["corrupt: rope_theta is -1"]);
-    check_fault(&json!({ "rope_scaling": { "rope_type": "linear", "factor": 0.0 } }), &expect!["corrupt: factor of the rotary scaling is 0"]);
-    check_fault(&json!({ "rope_scaling": { "rope_type": "llama3", "factor": 8.0 } }), &expect!["corrupt: low_freq_factor of the rotary scaling is missing"]);
-    check_fault(&json!({ "rms_norm_eps": 0.0 }), &expect!["corrupt: the norm's epsilon is 0"]);
-    check_fault(&json!({ "vocab_size": 99 }), &expect!["corrupt: the tokenizer has 100 tokens, the embedding table 99 rows"]);
-    check_fault(&json!({ "vocab_size": "x" }), &expect![[r#"corrupt: it does not parse: invalid type: string "x", expected usize at line 1 column 54"#]]);
+    check_fault(
+        &json!({ "hidden_size": 0 }),
+        &expect!["corrupt: hidden size is 0, and must be 1 to 16777216"],
+    );
+    check_fault(
+        &json!({ "hidden_size": u64::MAX }),
+        &expect!["corrupt: hidden size is 18446744073709551615, and must be 1 to 16777216"],
+    );
+    check_fault(
+        &json!({ "head_dim": 1 << 20 }),
+        &expect!["corrupt: head size is 1048576, and must be even and at most 1024"],
+    );
+    check_fault(
+        &json!({ "head_dim": 15 }),
+        &expect!["corrupt: head size is 15, and must be even and at most 1024"],
+    );
+    check_fault(
+        &json!({ "num_attention_heads": 0 }),
+        &expect!["corrupt: query head count is 0, and must be 1 to 16777216"],
+    );
+    check_fault(
+        &json!({ "num_key_value_heads": 3 }),
+        &expect!["corrupt: 4 query heads do not share 3 KV heads evenly"],
+    );
+    check_fault(
+        &json!({ "rope_theta": -1.0 }),
+        &expect!["corrupt: rope_theta is -1"],
+    );
+    check_fault(
+        &json!({ "rope_scaling": { "rope_type": "linear", "factor": 0.0 } }),
+        &expect!["corrupt: factor of the rotary scaling is 0"],
+    );
+    check_fault(
+        &json!({ "rope_scaling": { "rope_type": "llama3", "factor": 8.0 } }),
+        &expect!["corrupt: low_freq_factor of the rotary scaling is missing"],
+    );
+    check_fault(
+        &json!({ "rms_norm_eps": 0.0 }),
+        &expect!["corrupt: the norm's epsilon is 0"],
+    );
+    check_fault(
+        &json!({ "vocab_size": 99 }),
+        &expect!["corrupt: the tokenizer has 100 tokens, the embedding table 99 rows"],
+    );
+    check_fault(
+        &json!({ "vocab_size": "x" }),
+        &expect![[
+            r#"corrupt: it does not parse: invalid type: string "x", expected usize at line 1 column 54"#
+        ]],
+    );
 }

@@ -19,7 +19,10 @@ fn format_named(name: &str) -> Format {
 }
 
 fn bytes_of_hex(hex: &str) -> Vec<u8> {
-    (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap()).collect()
+    (0..hex.len())
+        .step_by(2)
+        .map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap())
+        .collect()
 }
 
 #[test]
@@ -27,12 +30,22 @@ fn blocks_decode_to_the_bits_of_the_reference() {
     for line in GOLDEN.lines() {
         let case: Value = serde_json::from_str(line).unwrap();
         let bits = case["bits"].as_str().unwrap();
-        let expected: Vec<u32> =
-            (0..bits.len()).step_by(8).map(|at| u32::from_str_radix(&bits[at..at + 8], 16).unwrap()).collect();
+        let expected: Vec<u32> = (0..bits.len())
+            .step_by(8)
+            .map(|at| u32::from_str_radix(&bits[at..at + 8], 16).unwrap())
+            .collect();
         let format = format_named(case["format"].as_str().unwrap());
         let mut out = vec![f32::NAN; expected.len()];
-        dequantise(format, &bytes_of_hex(case["block"].as_str().unwrap()), &mut out);
-        assert_eq!(out.into_iter().map(f32::to_bits).collect::<Vec<_>>(), expected, "{format:?}");
+        dequantise(
+            format,
+            &bytes_of_hex(case["block"].as_str().unwrap()),
+            &mut out,
+        );
+        assert_eq!(
+            out.into_iter().map(f32::to_bits).collect::<Vec<_>>(),
+            expected,
+            "{format:?}"
+        );
     }
 }
 

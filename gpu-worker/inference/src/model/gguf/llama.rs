@@ -12,7 +12,7 @@ use crate::model::mapped::MappedFile;
 use crate::model::rope::{RopeScaling, inverse_frequencies};
 use crate::model::weights::{LlamaWeights, Naming, Tensor};
 use crate::model::{ModelConfig, ModelError, OpenedModel};
-use crate::text::{ChatTemplate, GgufVocabulary, Tokenizer, TokenKind, TokenizerError};
+use crate::text::{ChatTemplate, GgufVocabulary, TokenKind, Tokenizer, TokenizerError};
 
 /// Tokens that end a turn, by text: files often name only one of several.
 const END_OF_TURN: [&str; 8] = [
@@ -37,10 +37,23 @@ pub(in crate::model) fn open(path: &Path) -> Result<OpenedModel, ModelError> {
     let tensors = gguf.tensors.iter().map(|tensor| {
         digest.sample(&file.bytes()[tensor.range.clone()]);
         let (format, shape, range) = (tensor.format, tensor.shape.clone(), tensor.range.clone());
-        (tensor.name.to_owned(), Tensor { file: 0, format, shape, range })
+        (
+            tensor.name.to_owned(),
+            Tensor {
+                file: 0,
+                format,
+                shape,
+                range,
+            },
+        )
     });
     let tensors = tensors.collect();
-    let weights = LlamaWeights { naming: Naming::Gguf, files: vec![file], tensors, config: parts.config.clone() };
+    let weights = LlamaWeights {
+        naming: Naming::Gguf,
+        files: vec![file],
+        tensors,
+        config: parts.config.clone(),
+    };
     weights.check()?;
     Ok(OpenedModel {
         config: parts.config,
@@ -71,19 +84,31 @@ fn read(gguf: &Gguf<'_>, bytes: &[u8]) -> Result<Parts, Fault> {
     let config = read_config(gguf, bytes, vocabulary.tokens.len())?;
     let token = |name: &str| -> Result<Option<u32>, Fault> {
         let key = format!("tokenizer.ggml.{name}_token_id");
-        let Some(id) = gguf.token(&key)? else { return Ok(None) };
+        let Some(id) = gguf.token(&key)? else {
+            return Ok(None);
+        };
         if id as usize >= vocabulary.tokens.len() {
-            return Err(Fault::corrupt(format!("{key} is {id}, of {} tokens", vocabulary.tokens.len())));
+            return Err(Fault::corrupt(format!(
+                "{key} is {id}, of {} tokens",
+                vocabulary.tokens.len()
+            )));
         }
         Ok(Some(id))
     };
     let (bos, eos) = (token("bos")?, token("eos")?);
-    let mut stop_tokens: Vec<u32> = [eos, token("eot")?, token("eom")?].into_iter().flatten().collect();
+    let mut stop_tokens: Vec<u32> = [eos, token("eot")?, token("eom")?]
+        .into_iter()
+        .flatten()
+        .collect();
     let tokenizer = Tokenizer::from_gguf(&vocabulary).map_err(|error| match error {
         TokenizerError::Unsupported(what) => Fault::unsupported(what),
         TokenizerError::Corrupt(what) => Fault::corrupt(what),
     })?;
-    stop_tokens.extend(END_OF_TURN.iter().filter_map(|text| tokenizer.special_id(text)));
+    stop_tokens.extend(
+        END_OF_TURN
+            .iter()
+            .filter_map(|text| tokenizer.special_id(text)),
+    );
     stop_tokens.sort_unstable();
     stop_tokens.dedup();
     let text = |id: Option<u32>| id.map_or("", |id| vocabulary.tokens[id as usize]);
@@ -94,18 +119,32 @@ fn read(gguf: &Gguf<'_>, bytes: &[u8]) -> Result<Parts, Fault> {
         .map_err(|error| Fault::unsupported(format!("tokenizer.chat_template ({error})")))?;
     let add_bos = gguf.optional_bool("tokenizer.ggml.add_bos_token")?;
     let bos_token = bos.filter(|_| add_bos.unwrap_or_else(|| tokenizer.adds_bos_by_default()));
-    Ok(Parts { config, tokenizer, chat_template, stop_tokens, bos_token })
+    Ok(Parts {
+        config,
+        tokenizer,
+        chat_template,
+        stop_tokens,
+        bos_token,
+    })
 }
 
 fn read_vocabulary<'a>(gguf: &Gguf<'a>) -> Result<GgufVocabulary<'a>, Fault> {
     let strings = |key: &str| -> Result<Vec<&'a str>, Fault> {
-        let Some(array) = gguf.optional_array(key)? else { return Ok(Vec::new()) };
+        let Some(array) = gguf.optional_array(key)? else {
+            return Ok(Vec::new());
+        };
         let text = |(i, value): (usize, super::Value<'a>)| {
-            value.as_str().ok_or_else(|| Fault::corrupt(format!("{key}[{i}] is not a string of UTF-8")))
+            value
+                .as_str()
+                .ok_or_else(|| Fault::corrupt(format!("{key}[{i}] is not a string of UTF-8")))
         };
         array.iter().enumerate().map(text).collect()
     };
-    if gguf.optional_array("tokenizer.ggml.tokens")?.map_or(0, Array::len) > DIMENSION_MAX {
+    if gguf
+        .optional_array("tokenizer.ggml.tokens")?
+        .map_or(0, Array::len)
+        > DIMENSION_MAX
+    {
         return Err(Fault::corrupt("tokenizer.ggml.tokens has too many tokens"));
     }
     let tokens = strings("tokenizer.ggml.tokens")?;
@@ -116,7 +155,9 @@ fn read_vocabulary<'a>(gguf: &Gguf<'a>) -> Result<GgufVocabulary<'a>, Fault> {
             .enumerate()
             .map(|(i, value)| {
                 let kind = value.as_u64().and_then(TokenKind::from_gguf);
-                kind.ok_or_else(|| Fault::corrupt(format!("tokenizer.ggml.token_type[{i}] is not 0 to 6")))
+                kind.ok_or_else(|| {
+                    Fault::corrupt(format!("tokenizer.ggml.token_type[{i}] is not 0 to 6"))
+                })
             })
             .collect::<Result<_, _>>()?,
     };
@@ -129,23 +170,38 @@ fn read_vocabulary<'a>(gguf: &Gguf<'a>) -> Result<GgufVocabulary<'a>, Fault> {
     }
     Ok(GgufVocabulary {
         model: gguf.str("tokenizer.ggml.model")?,
-        pre: gguf.optional_str("tokenizer.ggml.pre")?.unwrap_or("default"),
+        pre: gguf
+            .optional_str("tokenizer.ggml.pre")?
+            .unwrap_or("default"),
         tokens,
         kinds,
         merges: strings("tokenizer.ggml.merges")?,
-        add_space_prefix: gguf.optional_bool("tokenizer.ggml.add_space_prefix")?.unwrap_or(false),
+        add_space_prefix: gguf
+            .optional_bool("tokenizer.ggml.add_space_prefix")?
+            .unwrap_or(false),
     })
 }
 
 fn read_config(gguf: &Gguf<'_>, bytes: &[u8], tokens: usize) -> Result<ModelConfig, Fault> {
-    if gguf.optional_usize("llama.expert_count")?.is_some_and(|count| count > 0) {
-        return Err(Fault::unsupported("a mixture of experts (llama.expert_count)"));
+    if gguf
+        .optional_usize("llama.expert_count")?
+        .is_some_and(|count| count > 0)
+    {
+        return Err(Fault::unsupported(
+            "a mixture of experts (llama.expert_count)",
+        ));
     }
-    if gguf.optional_usize("llama.attention.sliding_window")?.is_some_and(|window| window > 0) {
-        return Err(Fault::unsupported("windowed attention (llama.attention.sliding_window)"));
+    if gguf
+        .optional_usize("llama.attention.sliding_window")?
+        .is_some_and(|window| window > 0)
+    {
+        return Err(Fault::unsupported(
+            "windowed attention (llama.attention.sliding_window)",
+        ));
     }
     let shape_of = |name: &str| gguf.tensors.iter().find(|tensor| tensor.name == name);
-    let embedding = shape_of("token_embd.weight").ok_or_else(|| Fault::corrupt("tensor token_embd.weight is missing"))?;
+    let embedding = shape_of("token_embd.weight")
+        .ok_or_else(|| Fault::corrupt("tensor token_embd.weight is missing"))?;
     let hidden_size = gguf.usize("llama.embedding_length")?;
     let q_heads = heads(gguf, "llama.attention.head_count")?
         .ok_or_else(|| Fault::corrupt("llama.attention.head_count is missing"))?;
@@ -157,7 +213,9 @@ fn read_config(gguf: &Gguf<'_>, bytes: &[u8], tokens: usize) -> Result<ModelConf
     for key in ["llama.attention.value_length", "llama.rope.dimension_count"] {
         let size = gguf.optional_usize(key)?.unwrap_or(head_dim);
         if size != head_dim {
-            return Err(Fault::unsupported(format!("{key} {size} with heads of {head_dim}")));
+            return Err(Fault::unsupported(format!(
+                "{key} {size} with heads of {head_dim}"
+            )));
         }
     }
     let context_tokens = gguf.usize("llama.context_length")?;
@@ -186,21 +244,34 @@ fn read_config(gguf: &Gguf<'_>, bytes: &[u8], tokens: usize) -> Result<ModelConf
         context_tokens,
     };
     if shape_of("blk.0.attn_output.bias").is_some() {
-        return Err(Fault::unsupported("a bias on the attention output (blk.0.attn_output.bias)"));
+        return Err(Fault::unsupported(
+            "a bias on the attention output (blk.0.attn_output.bias)",
+        ));
     }
     // Before the frequencies: it bounds their number.
-    config.fault().map_or(Ok(()), |what| Err(Fault::Corrupt(what)))?;
+    config
+        .fault()
+        .map_or(Ok(()), |what| Err(Fault::Corrupt(what)))?;
     config.rope.inv_freq = frequencies(gguf, bytes, head_dim)?;
-    config.fault().map_or(Ok(config), |what| Err(Fault::Corrupt(what)))
+    config
+        .fault()
+        .map_or(Ok(config), |what| Err(Fault::Corrupt(what)))
 }
 
 /// Reads a head count, which some architectures give for each layer.
 fn heads(gguf: &Gguf<'_>, key: &str) -> Result<Option<usize>, Fault> {
     if let Some(array) = gguf.value(key).and_then(super::Value::as_array) {
-        let mut counts = array.iter().map(|value| value.as_u64().and_then(|count| usize::try_from(count).ok()));
-        let first = counts.next().flatten().ok_or_else(|| Fault::corrupt(format!("{key} has no head count")))?;
+        let mut counts = array
+            .iter()
+            .map(|value| value.as_u64().and_then(|count| usize::try_from(count).ok()));
+        let first = counts
+            .next()
+            .flatten()
+            .ok_or_else(|| Fault::corrupt(format!("{key} has no head count")))?;
         if counts.any(|count| count != Some(first)) {
-            return Err(Fault::unsupported(format!("{key} that differs between layers")));
+            return Err(Fault::unsupported(format!(
+                "{key} that differs between layers"
+            )));
         }
         return Ok(Some(first));
     }
@@ -208,7 +279,9 @@ fn heads(gguf: &Gguf<'_>, key: &str) -> Result<Option<usize>, Fault> {
 }
 
 fn frequencies(gguf: &Gguf<'_>, bytes: &[u8], head_dim: usize) -> Result<Vec<f32>, Fault> {
-    let theta = gguf.optional_f64("llama.rope.freq_base")?.unwrap_or(10_000.0);
+    let theta = gguf
+        .optional_f64("llama.rope.freq_base")?
+        .unwrap_or(10_000.0);
     if !(theta.is_finite() && theta > 1.0) {
         return Err(Fault::corrupt(format!("llama.rope.freq_base is {theta}")));
     }
@@ -216,7 +289,11 @@ fn frequencies(gguf: &Gguf<'_>, bytes: &[u8], head_dim: usize) -> Result<Vec<f32
         Some("linear") => linear(gguf.optional_f64("llama.rope.scaling.factor")?)?,
         None => linear(gguf.optional_f64("llama.rope.scale_linear")?)?,
         Some("none") => RopeScaling::None,
-        Some(other) => return Err(Fault::unsupported(format!("llama.rope.scaling.type {other}"))),
+        Some(other) => {
+            return Err(Fault::unsupported(format!(
+                "llama.rope.scaling.type {other}"
+            )));
+        }
     };
     let mut frequencies = inverse_frequencies(theta, head_dim, scaling);
     let name = "rope_freqs.weight";
@@ -242,6 +319,8 @@ fn linear(factor: Option<f64>) -> Result<RopeScaling, Fault> {
     match factor {
         None => Ok(RopeScaling::None),
         Some(factor) if factor.is_finite() && factor > 0.0 => Ok(RopeScaling::Linear { factor }),
-        Some(factor) => Err(Fault::corrupt(format!("the rotary scaling factor is {factor}"))),
+        Some(factor) => Err(Fault::corrupt(format!(
+            "the rotary scaling factor is {factor}"
+        ))),
     }
 }

@@ -97,13 +97,20 @@ impl<'a> Gguf<'a> {
         let tensor_count = reader.count(24, TENSORS_MAX, "tensor count")?;
         let entry_count = reader.count(13, ENTRIES_MAX, "metadata count")?;
         let metadata = read_metadata(&mut reader, entry_count)?;
-        let mut gguf = Self { metadata, tensors: Vec::with_capacity(tensor_count), data_start: 0 };
+        let mut gguf = Self {
+            metadata,
+            tensors: Vec::with_capacity(tensor_count),
+            data_start: 0,
+        };
         let alignment = gguf.alignment()?;
         let mut names = BTreeSet::new();
         for _ in 0..tensor_count {
             let tensor = read_tensor(&mut reader)?;
             if !names.insert(tensor.name) {
-                return Err(Fault::corrupt(format!("tensor {} is there twice", tensor.name)));
+                return Err(Fault::corrupt(format!(
+                    "tensor {} is there twice",
+                    tensor.name
+                )));
             }
             gguf.tensors.push(tensor);
         }
@@ -115,7 +122,9 @@ impl<'a> Gguf<'a> {
     }
 
     fn alignment(&self) -> Result<usize, Fault> {
-        let alignment = self.optional("general.alignment", "an unsigned integer", Value::as_u64)?.unwrap_or(32);
+        let alignment = self
+            .optional("general.alignment", "an unsigned integer", Value::as_u64)?
+            .unwrap_or(32);
         if !alignment.is_power_of_two() || alignment > 1 << 20 {
             return Err(Fault::corrupt(format!("general.alignment is {alignment}")));
         }
@@ -129,15 +138,22 @@ impl<'a> Gguf<'a> {
         expected: &str,
         read: impl FnOnce(&'s Value<'a>) -> Option<T>,
     ) -> Result<Option<T>, Fault> {
-        let Some(value) = self.metadata.get(key) else { return Ok(None) };
+        let Some(value) = self.metadata.get(key) else {
+            return Ok(None);
+        };
         read(value).map(Some).ok_or_else(|| {
-            Fault::corrupt(format!("{key} is {}, and should be {expected}", value.kind_name()))
+            Fault::corrupt(format!(
+                "{key} is {}, and should be {expected}",
+                value.kind_name()
+            ))
         })
     }
 
     /// Returns an unsigned integer, or none if the file lacks the key.
     pub(crate) fn optional_usize(&self, key: &str) -> Result<Option<usize>, Fault> {
-        self.optional(key, "an unsigned integer", |value| usize::try_from(value.as_u64()?).ok())
+        self.optional(key, "an unsigned integer", |value| {
+            usize::try_from(value.as_u64()?).ok()
+        })
     }
 
     /// Returns an unsigned integer.
@@ -147,7 +163,9 @@ impl<'a> Gguf<'a> {
 
     /// Returns a token id, or none if the file lacks the key.
     pub(crate) fn token(&self, key: &str) -> Result<Option<u32>, Fault> {
-        self.optional(key, "a token id", |value| u32::try_from(value.as_u64()?).ok())
+        self.optional(key, "a token id", |value| {
+            u32::try_from(value.as_u64()?).ok()
+        })
     }
 
     /// Returns a number, or none if the file lacks the key.
@@ -185,7 +203,10 @@ fn missing(key: &str) -> Fault {
     Fault::corrupt(format!("{key} is missing"))
 }
 
-fn read_metadata<'a>(reader: &mut Reader<'a>, count: usize) -> Result<BTreeMap<&'a str, Value<'a>>, Fault> {
+fn read_metadata<'a>(
+    reader: &mut Reader<'a>,
+    count: usize,
+) -> Result<BTreeMap<&'a str, Value<'a>>, Fault> {
     let mut metadata = BTreeMap::new();
     for _ in 0..count {
         let at = reader.at();
@@ -193,7 +214,9 @@ fn read_metadata<'a>(reader: &mut Reader<'a>, count: usize) -> Result<BTreeMap<&
             .map_err(|_| Fault::corrupt(format!("metadata key at offset {at} is not UTF-8")))?;
         let value = Value::read(reader)?;
         if metadata.insert(key, value).is_some() {
-            return Err(Fault::corrupt(format!("metadata key at offset {at} is there twice")));
+            return Err(Fault::corrupt(format!(
+                "metadata key at offset {at} is there twice"
+            )));
         }
     }
     Ok(metadata)
@@ -206,31 +229,53 @@ fn read_tensor<'a>(reader: &mut Reader<'a>) -> Result<TensorInfo<'a>, Fault> {
     let name = std::str::from_utf8(name)
         .ok()
         .filter(|name| name.len() <= TENSOR_NAME_BYTES_MAX)
-        .ok_or_else(|| Fault::corrupt(format!("tensor name at offset {at} is too long or not UTF-8")))?;
+        .ok_or_else(|| {
+            Fault::corrupt(format!(
+                "tensor name at offset {at} is too long or not UTF-8"
+            ))
+        })?;
     let dimensions = reader.u32("dimension count")?;
     if !(1..=DIMENSIONS_MAX).contains(&dimensions) {
-        return Err(Fault::corrupt(format!("tensor {name} has {dimensions} dimensions")));
+        return Err(Fault::corrupt(format!(
+            "tensor {name} has {dimensions} dimensions"
+        )));
     }
     let mut shape = Vec::with_capacity(dimensions as usize);
     for _ in 0..dimensions {
         let size = reader.u64("dimension")?;
         let size = usize::try_from(size).ok().filter(|&size| size > 0);
-        shape.push(size.ok_or_else(|| Fault::corrupt(format!("tensor {name} has a dimension of no size")))?);
+        shape.push(
+            size.ok_or_else(|| {
+                Fault::corrupt(format!("tensor {name} has a dimension of no size"))
+            })?,
+        );
     }
     shape.reverse();
     let format = format_of(reader.u32("tensor type")?, name)?;
     let offset = reader.u64("tensor offset")?;
     let offset = usize::try_from(offset)
         .map_err(|_| Fault::corrupt(format!("tensor {name} begins at {offset}")))?;
-    Ok(TensorInfo { name, format, shape, range: offset..offset })
+    Ok(TensorInfo {
+        name,
+        format,
+        shape,
+        range: offset..offset,
+    })
 }
 
 /// Turns the offset within the data into the range within the file.
-fn place(tensor: &mut TensorInfo<'_>, data_start: usize, alignment: usize, file_len: usize) -> Result<(), Fault> {
+fn place(
+    tensor: &mut TensorInfo<'_>,
+    data_start: usize,
+    alignment: usize,
+    file_len: usize,
+) -> Result<(), Fault> {
     let name = tensor.name;
     let offset = tensor.range.start;
     if !offset.is_multiple_of(alignment) {
-        return Err(Fault::corrupt(format!("tensor {name} begins at {offset}, not a multiple of {alignment}")));
+        return Err(Fault::corrupt(format!(
+            "tensor {name} begins at {offset}, not a multiple of {alignment}"
+        )));
     }
     let block = block_of(tensor.format);
     let columns = tensor.shape.last().copied().unwrap_or(0);
@@ -249,7 +294,10 @@ fn place(tensor: &mut TensorInfo<'_>, data_start: usize, alignment: usize, file_
         .and_then(|(start, bytes)| Some(start..start.checked_add(bytes)?))
         .filter(|range| range.end <= file_len);
     tensor.range = end.ok_or_else(|| {
-        Fault::corrupt(format!("tensor {name} of shape {:?} at {offset} lies beyond the file's end", tensor.shape))
+        Fault::corrupt(format!(
+            "tensor {name} of shape {:?} at {offset} lies beyond the file's end",
+            tensor.shape
+        ))
     })?;
     Ok(())
 }
@@ -278,7 +326,9 @@ fn format_of(kind: u32, name: &str) -> Result<Format, Fault> {
                 39 => "MXFP4",
                 _ => "unknown",
             };
-            return Err(Fault::unsupported(format!("tensor {name} of type {other} ({known})")));
+            return Err(Fault::unsupported(format!(
+                "tensor {name} of type {other} ({known})"
+            )));
         }
     })
 }

@@ -29,9 +29,15 @@ impl<'a> Reader<'a> {
     /// Takes `len` bytes.
     pub(super) fn take(&mut self, len: u64, what: &str) -> Result<&'a [u8], Fault> {
         let left = self.bytes.len() - self.at;
-        let len = usize::try_from(len).ok().filter(|&len| len <= left).ok_or_else(|| {
-            Fault::corrupt(format!("{what} at offset {} needs {len} bytes and {left} are left", self.at))
-        })?;
+        let len = usize::try_from(len)
+            .ok()
+            .filter(|&len| len <= left)
+            .ok_or_else(|| {
+                Fault::corrupt(format!(
+                    "{what} at offset {} needs {len} bytes and {left} are left",
+                    self.at
+                ))
+            })?;
         let taken = &self.bytes[self.at..self.at + len];
         self.at += len;
         Ok(taken)
@@ -39,7 +45,9 @@ impl<'a> Reader<'a> {
 
     fn array<const N: usize>(&mut self, what: &str) -> Result<[u8; N], Fault> {
         let taken = self.take(N as u64, what)?;
-        Ok(taken.try_into().expect("take returns as many bytes as asked"))
+        Ok(taken
+            .try_into()
+            .expect("take returns as many bytes as asked"))
     }
 
     pub(super) fn u32(&mut self, what: &str) -> Result<u32, Fault> {
@@ -61,11 +69,16 @@ impl<'a> Reader<'a> {
         let at = self.at;
         let count = self.u64(what)?;
         let left = (self.bytes.len() - self.at) as u64;
-        if count > max || count.checked_mul(bytes_min).is_none_or(|bytes| bytes > left) {
+        if count > max
+            || count
+                .checked_mul(bytes_min)
+                .is_none_or(|bytes| bytes > left)
+        {
             return Err(Fault::corrupt(format!(
                 "{what} at offset {at} is {count}, with {left} bytes left and a limit of {max}"
             )));
         }
-        usize::try_from(count).map_err(|_| Fault::corrupt(format!("{what} at offset {at} is {count}")))
+        usize::try_from(count)
+            .map_err(|_| Fault::corrupt(format!("{what} at offset {at} is {count}")))
     }
 }

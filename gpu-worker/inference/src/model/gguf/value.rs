@@ -67,7 +67,11 @@ impl Kind {
             10 => Self::U64,
             11 => Self::I64,
             12 => Self::F64,
-            other => return Err(Fault::corrupt(format!("value type at offset {at} is {other}"))),
+            other => {
+                return Err(Fault::corrupt(format!(
+                    "value type at offset {at} is {other}"
+                )));
+            }
         })
     }
 
@@ -103,14 +107,18 @@ impl<'a> Value<'a> {
         let at = reader.at();
         if let Some(bytes) = kind.bytes() {
             return Ok(scalar(kind, reader.take(bytes, "value")?)).and_then(|value| {
-                value.ok_or_else(|| Fault::corrupt(format!("boolean at offset {at} is neither 0 nor 1")))
+                value.ok_or_else(|| {
+                    Fault::corrupt(format!("boolean at offset {at} is neither 0 nor 1"))
+                })
             });
         }
         if kind == Kind::String {
             return reader.string("string").map(Value::String);
         }
         if nesting == 0 {
-            return Err(Fault::corrupt(format!("arrays at offset {at} are nested deeper than {NESTING_MAX}")));
+            return Err(Fault::corrupt(format!(
+                "arrays at offset {at} are nested deeper than {NESTING_MAX}"
+            )));
         }
         let kind = Kind::read(reader)?;
         let len = reader.count(kind.bytes_min(), u64::MAX, "array length")?;
@@ -125,7 +133,11 @@ impl<'a> Value<'a> {
                 }
             }
         }
-        Ok(Value::Array(Array { kind, len, bytes: reader.since(start) }))
+        Ok(Value::Array(Array {
+            kind,
+            len,
+            bytes: reader.since(start),
+        }))
     }
 
     /// Returns what kind of value this is, for messages.
@@ -153,7 +165,11 @@ impl<'a> Value<'a> {
     pub(crate) fn as_f64(&self) -> Option<f64> {
         match *self {
             Value::Float(value) => Some(value),
-            Value::Unsigned(_) | Value::Signed(_) | Value::Bool(_) | Value::String(_) | Value::Array(_) => None,
+            Value::Unsigned(_)
+            | Value::Signed(_)
+            | Value::Bool(_)
+            | Value::String(_)
+            | Value::Array(_) => None,
         }
     }
 
@@ -161,7 +177,11 @@ impl<'a> Value<'a> {
     pub(crate) fn as_bool(&self) -> Option<bool> {
         match *self {
             Value::Bool(value) => Some(value),
-            Value::Unsigned(_) | Value::Signed(_) | Value::Float(_) | Value::String(_) | Value::Array(_) => None,
+            Value::Unsigned(_)
+            | Value::Signed(_)
+            | Value::Float(_)
+            | Value::String(_)
+            | Value::Array(_) => None,
         }
     }
 
@@ -169,7 +189,11 @@ impl<'a> Value<'a> {
     pub(crate) fn as_str(&self) -> Option<&'a str> {
         match *self {
             Value::String(value) => std::str::from_utf8(value).ok(),
-            Value::Unsigned(_) | Value::Signed(_) | Value::Float(_) | Value::Bool(_) | Value::Array(_) => None,
+            Value::Unsigned(_)
+            | Value::Signed(_)
+            | Value::Float(_)
+            | Value::Bool(_)
+            | Value::Array(_) => None,
         }
     }
 
@@ -177,7 +201,11 @@ impl<'a> Value<'a> {
     pub(crate) fn as_array(&self) -> Option<&Array<'a>> {
         match self {
             Value::Array(value) => Some(value),
-            Value::Unsigned(_) | Value::Signed(_) | Value::Float(_) | Value::Bool(_) | Value::String(_) => None,
+            Value::Unsigned(_)
+            | Value::Signed(_)
+            | Value::Float(_)
+            | Value::Bool(_)
+            | Value::String(_) => None,
         }
     }
 }
@@ -192,7 +220,8 @@ impl<'a> Array<'a> {
     pub(crate) fn iter(&self) -> impl Iterator<Item = Value<'a>> + use<'a> {
         let (kind, mut reader) = (self.kind, Reader::new(self.bytes));
         (0..self.len).map(move |_| {
-            Value::read_kind(&mut reader, kind, NESTING_MAX).expect("the array was walked when it was read")
+            Value::read_kind(&mut reader, kind, NESTING_MAX)
+                .expect("the array was walked when it was read")
         })
     }
 }
@@ -200,7 +229,9 @@ impl<'a> Array<'a> {
 /// Decodes a value of fixed size; none if it is a boolean that is neither 0 nor 1.
 fn scalar<'a>(kind: Kind, bytes: &[u8]) -> Option<Value<'a>> {
     fn fixed<const N: usize>(bytes: &[u8]) -> [u8; N] {
-        bytes.try_into().expect("the caller takes as many bytes as the kind has")
+        bytes
+            .try_into()
+            .expect("the caller takes as many bytes as the kind has")
     }
     Some(match kind {
         Kind::U8 => Value::Unsigned(bytes[0].into()),
