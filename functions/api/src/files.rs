@@ -60,7 +60,7 @@ pub(crate) async fn create(
                 filename,
                 receive(&context.platform.blobs, &key, field, bytes_max, "The file").await?,
             ));
-        } else if let Some(slot) = fields.field(&field.name().to_owned()) {
+        } else if let Some(slot) = fields.field(field.name()) {
             *slot = Some(field.text().await?);
         } else {
             field.skip().await?;

@@ -82,7 +82,12 @@ async fn record_part(
     part: &UploadPart,
     blob: Unclaimed,
 ) -> Result<(), ApiError> {
-    let (store, tenant, part, upload) = (context.store.clone(), caller.tenant.clone(), part.clone(), part.upload);
+    let (store, tenant, part, upload) = (
+        context.store.clone(),
+        caller.tenant.clone(),
+        part.clone(),
+        part.upload,
+    );
     let writing = tokio::spawn(async move {
         let added = store.add_part(&tenant, &part).await;
         // After an unknown outcome the blob stays: the upload's retention removes it.

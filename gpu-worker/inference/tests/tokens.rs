@@ -2,6 +2,8 @@
 //!
 //! `NIGHTSHIFT_TEST_MODEL` is the path of `SmolLM2-135M-Instruct.Q4_1.gguf`. Without it these tests say so and
 //! pass; `REQUIRE_MODEL=1` makes them fail instead.
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+#![expect(clippy::print_stderr, reason = "a skipped test must be seen")]
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -9,7 +9,7 @@ use inference::backend::{BackendError, KvType, Recipe};
 use inference::engine::{BatchEngine, Engine, EngineConfig};
 use inference::model::{ModelConfig, ModelError, OpenedModel};
 use inference::text::{ChatTemplate, Specials, Tokenizer};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::openai::{LineError, PromptText};
 
@@ -97,7 +97,7 @@ impl PromptText for ModelText {
             return Err(LineError::unsupported("messages", "this model has no chat template; use /v1/completions"));
         };
         template
-            .encode(&self.tokenizer, messages, None, &serde_json::Map::new(), now.secs())
+            .encode(&self.tokenizer, messages, None, &answer_next(), now.secs())
             .map_err(|error| LineError::invalid("messages", "invalid_messages", format!("The chat template refuses the messages: {error}.")))
     }
 
@@ -110,6 +110,11 @@ impl PromptText for ModelText {
     fn token_bytes(&self, token: u32) -> Vec<u8> {
         self.tokenizer.token_bytes(token).to_vec()
     }
+}
+
+/// Tells the template to open the assistant's turn: the model answers, and does not go on with the user's text.
+fn answer_next() -> Map<String, Value> {
+    Map::from_iter([("add_generation_prompt".to_owned(), Value::Bool(true))])
 }
 
 /// Opens the model at `path` and loads it onto the CPU.

@@ -137,6 +137,7 @@ impl FileRun<'_> {
                 .context("load the model")?
                 .with_context(|| format!("load {model}; if its file is damaged, remove it and pull it again"))?;
             let mut pipeline = Pipeline::start(loaded);
+            progress.begin();
             self.one_model(&mut pipeline, model, &mut progress).await?;
         }
         progress.finish();

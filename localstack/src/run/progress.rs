@@ -17,8 +17,8 @@ pub(super) struct Progress {
     done: usize,
     failed: usize,
     tokens: u64,
-    /// Starts with the first line, so that loading does not count.
-    started: Option<(Instant, usize)>,
+    /// When the lines began to run, loading left out, and how many were done then.
+    began: (Instant, usize),
     said: Instant,
 }
 
@@ -32,7 +32,7 @@ impl Progress {
             bar.reset_eta();
             bar
         });
-        let progress = Self { bar, lines, done, failed: 0, tokens: 0, started: None, said: Instant::now() };
+        let progress = Self { bar, lines, done, failed: 0, tokens: 0, began: (Instant::now(), done), said: Instant::now() };
         if done > 0 {
             progress.say(&format!("going on: {done} of {lines} lines are done already"));
         }
@@ -47,12 +47,18 @@ impl Progress {
         }
     }
 
+    /// A model is loaded: from here on the lines run.
+    pub(super) fn begin(&mut self) {
+        self.began = (Instant::now(), self.done);
+        self.tokens = 0;
+    }
+
     pub(super) fn line(&mut self, ok: bool, tokens: TokenCounts) {
-        let (started, first) = *self.started.get_or_insert((Instant::now(), self.done));
+        let (began, first) = self.began;
         self.done += 1;
         self.failed += usize::from(!ok);
         self.tokens += tokens.input + tokens.output;
-        let seconds = started.elapsed().as_secs_f64().max(1e-3);
+        let seconds = began.elapsed().as_secs_f64().max(1e-3);
         let rate = self.tokens as f64 / seconds;
         let failed = if self.failed > 0 { format!(", {} failed", self.failed) } else { String::new() };
         if let Some(bar) = &self.bar {

@@ -360,6 +360,20 @@ async fn a_retried_create_is_a_new_wish_when_its_batch_was_seen_or_is_old() {
 }
 
 #[tokio::test]
+async fn a_retry_of_a_refused_create_finds_no_older_batch() {
+    let settings = Settings {
+        batches_per_hour_max: 1,
+        ..Settings::EMBEDDED
+    };
+    let server = Server::start_with(settings, "/v1").await;
+    attempt(&server, &mut Vec::new(), retry("file-1", 0)).await;
+    for count in [0, 1, 2] {
+        let answer = retry("file-1", count).send(server.address).await;
+        assert_eq!(answer.refusal().0, 429, "{count}");
+    }
+}
+
+#[tokio::test]
 async fn an_idempotency_key_makes_one_batch() {
     let server = Server::start().await;
     let keyed = |input: &str| retry(input, 0).header("idempotency-key", "wish-1");

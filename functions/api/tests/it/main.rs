@@ -1,4 +1,8 @@
 //! The API over real HTTP, on the ports of one machine.
+#![expect(
+    clippy::unwrap_used,
+    reason = "a test that meets a surprise ends there"
+)]
 
 mod batches;
 mod client;

@@ -141,7 +141,10 @@ async fn hostile_names_are_stored_and_safe_to_download() {
     }
 }
 
-async fn check_refused(server: &Server, call: Call, expected: (u16, &str, &str)) -> Answer {
+/// Status, param and code.
+type Refusal = (u16, &'static str, &'static str);
+
+async fn check_refused(server: &Server, call: Call, expected: Refusal) -> Answer {
     let answer = call.send(server.address).await;
     let (status, param, code) = answer.refusal();
     assert_eq!((status, param.as_str(), code.as_str()), expected);
@@ -155,7 +158,7 @@ async fn bad_forms_are_refused_and_leave_nothing() {
     let batch = text("purpose", "batch");
     let missing = "missing_required_parameter";
     let format = "invalid_file_format";
-    let forms: Vec<(Vec<Vec<u8>>, (u16, &str, &str))> = vec![
+    let forms: Vec<(Vec<Vec<u8>>, Refusal)> = vec![
         (vec![], (400, "file", missing)),
         (vec![batch.clone()], (400, "file", missing)),
         (vec![good.clone()], (400, "purpose", missing)),

@@ -12,6 +12,8 @@ pub struct FileObject {
     object: &'static str,
     bytes: u64,
     created_at: i64,
+    /// Absent where a file lives for ever, as in OpenAI's answers.
+    #[serde(skip_serializing_if = "Option::is_none")]
     expires_at: Option<i64>,
     filename: String,
     purpose: &'static str,

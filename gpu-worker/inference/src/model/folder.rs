@@ -152,7 +152,9 @@ fn template_of(config: &Value) -> Option<String> {
             .iter()
             .find(|entry| entry.get("name") == Some(&"default".into()))?
             .get("template")?,
-        one => one,
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Object(_) => {
+            config.get("chat_template")?
+        }
     };
     template.as_str().map(str::to_owned)
 }

@@ -328,23 +328,20 @@ fn json_of(state: &State<'_, '_>, value: &Jinja, levels: usize) -> Result<Value,
     let levels = levels
         .checked_sub(1)
         .ok_or_else(|| invalid("the value is nested too deeply"))?;
-    match value.kind() {
-        ValueKind::Seq | ValueKind::Iterable => {
-            let items = value.try_iter()?.map(|item| json_of(state, &item, levels));
-            Ok(Value::Array(items.collect::<Result<_, _>>()?))
-        }
-        ValueKind::Map => {
-            let members = value.try_iter()?.map(|key| {
-                let member = json_of(state, &value.get_item(&key)?, levels)?;
-                Ok((key.to_string(), member))
-            });
-            Ok(Value::Object(members.collect::<Result<_, Error>>()?))
-        }
-        _ => {
-            state.consume_fuel(value.as_str().map_or(0, |text| text.len() as u64 / 64))?;
-            serde_json::to_value(value).map_err(|_| invalid("the value is no JSON"))
-        }
+    let kind = value.kind();
+    if matches!(kind, ValueKind::Seq | ValueKind::Iterable) {
+        let items = value.try_iter()?.map(|item| json_of(state, &item, levels));
+        return Ok(Value::Array(items.collect::<Result<_, _>>()?));
     }
+    if kind == ValueKind::Map {
+        let members = value.try_iter()?.map(|key| {
+            let member = json_of(state, &value.get_item(&key)?, levels)?;
+            Ok((key.to_string(), member))
+        });
+        return Ok(Value::Object(members.collect::<Result<_, Error>>()?));
+    }
+    state.consume_fuel(value.as_str().map_or(0, |text| text.len() as u64 / 64))?;
+    serde_json::to_value(value).map_err(|_| invalid("the value is no JSON"))
 }
 
 /// `{"a": 1, "b": [2, 3]}`

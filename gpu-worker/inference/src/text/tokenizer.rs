@@ -38,7 +38,7 @@ pub struct Tokenizer {
 
 #[derive(Debug)]
 enum Pipeline {
-    Gguf(GgufTokenizer),
+    Gguf(Box<GgufTokenizer>),
     Json(Box<JsonTokenizer>),
 }
 
@@ -61,7 +61,7 @@ impl Tokenizer {
     pub(crate) fn from_gguf(vocabulary: &GgufVocabulary<'_>) -> Result<Self, TokenizerError> {
         let (gguf, table) = GgufTokenizer::new(vocabulary)?;
         Ok(Self {
-            pipeline: Pipeline::Gguf(gguf),
+            pipeline: Pipeline::Gguf(Box::new(gguf)),
             table,
         })
     }

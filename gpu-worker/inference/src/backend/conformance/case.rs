@@ -1,9 +1,8 @@
 //! Cases over whole decoders.
 
-use super::model::{
-    Decoder, PAGES, Part, Sequence, Shape, Trace, assert_close, assert_same_bits, greedy, sequence,
-    shapes,
-};
+use super::model::{Decoder, PAGES};
+use super::shape::{Shape, shapes};
+use super::step::{Part, Sequence, Trace, assert_close, assert_same_bits, greedy, sequence};
 use super::{MAX_ROWS, Suite, reference};
 use crate::backend::{
     Backend, BackendError, SampleInputs, SampleRow, SlotReset, StepInputs, StepOutput,

@@ -1,8 +1,8 @@
 //! Cases over the operations that a Llama model does not use.
 
-use super::model::{
-    Loader, PAGES, Part, Sequence, Trace, assert_close, greedy, sequence, step_inputs,
-};
+use super::model::PAGES;
+use super::step::{Part, Sequence, Trace, assert_close, greedy, sequence, step_inputs};
+use super::weights::Loader;
 use super::{MAX_ROWS, Options, Suite, reference};
 use crate::backend::{
     Activation, Attend, Backend, BackendError, Buf, Embed, Epilogue, ExpertHalf, GraphKey,

@@ -8,8 +8,11 @@ mod case;
 mod extra;
 mod model;
 mod sampling;
+mod shape;
+mod step;
 #[cfg(test)]
 mod tests;
+mod weights;
 
 use super::scalar::{ScalarBackend, ScalarConfig};
 use super::{Backend, BackendError, KvType, Recipe};
@@ -46,12 +49,12 @@ pub fn run<B: Backend>(make: impl Fn() -> B, options: Options) -> Report {
         make: &make,
         options,
     };
-    for shape in model::shapes() {
+    for shape in shape::shapes() {
         suite.attempt(&mut report, shape.name, || {
             case::matches_the_reference(&suite, &shape)
         });
     }
-    for shape in model::shapes().into_iter().filter(|shape| shape.invariance) {
+    for shape in shape::shapes().into_iter().filter(|shape| shape.invariance) {
         suite.attempt(&mut report, shape.name, || {
             case::rows_do_not_depend_on_the_schedule(&suite, &shape)
         });
@@ -97,11 +100,11 @@ pub fn assert_same_bits<A: Backend, B: Backend>(
     options: Options,
 ) {
     let (a, b) = (Suite { make: &a, options }, Suite { make: &b, options });
-    for shape in model::shapes() {
+    for shape in shape::shapes() {
         let (Ok(left), Ok(right)) = (case::trace(&a, &shape), case::trace(&b, &shape)) else {
             continue;
         };
-        model::assert_same_bits(shape.name, &left, &right);
+        step::assert_same_bits(shape.name, &left, &right);
     }
 }
 

@@ -1,6 +1,6 @@
 //! Cases over sampling: a model whose logits are exact on every backend.
 
-use super::model::{Sequence, greedy};
+use super::step::{Sequence, greedy};
 use super::{MAX_ROWS, Suite, reference};
 use crate::backend::{
     Backend, BackendError, Buf, Embed, Epilogue, GraphKey, Linear, Norm, NormKind, Role, Rows,

@@ -119,7 +119,7 @@ fn avx512_bf16_passes() {
 #[test]
 fn cpu_holds_no_more_memory_after_steps_than_after_load() {
     for options in [F32, BF16] {
-        for shape in model::shapes() {
+        for shape in shape::shapes() {
             let backend = cpu(2, options.recipe, Isa::detect());
             let mut decoder =
                 model::Decoder::load(backend, &shape, options).expect("decoders are supported");

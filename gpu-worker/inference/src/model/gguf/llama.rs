@@ -148,7 +148,7 @@ fn read_vocabulary<'a>(gguf: &Gguf<'a>) -> Result<GgufVocabulary<'a>, Fault> {
         return Err(Fault::corrupt("tokenizer.ggml.tokens has too many tokens"));
     }
     let tokens = strings("tokenizer.ggml.tokens")?;
-    let kinds = match gguf.optional_array("tokenizer.ggml.token_type")? {
+    let mut kinds: Vec<TokenKind> = match gguf.optional_array("tokenizer.ggml.token_type")? {
         None => vec![TokenKind::Normal; tokens.len()],
         Some(array) => array
             .iter()
@@ -167,6 +167,12 @@ fn read_vocabulary<'a>(gguf: &Gguf<'a>) -> Result<GgufVocabulary<'a>, Fault> {
             tokens.len(),
             kinds.len()
         )));
+    }
+    // Some converters took these for text; a user must not be able to end a turn.
+    for (kind, text) in kinds.iter_mut().zip(&tokens) {
+        if *kind == TokenKind::UserDefined && END_OF_TURN.contains(text) {
+            *kind = TokenKind::Control;
+        }
     }
     Ok(GgufVocabulary {
         model: gguf.str("tokenizer.ggml.model")?,

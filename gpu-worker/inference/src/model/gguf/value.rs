@@ -88,11 +88,8 @@ impl Kind {
 
     /// Returns the fewest bytes that a value of this kind takes.
     fn bytes_min(self) -> u64 {
-        match self {
-            Self::Array => 12,
-            Self::String => 8,
-            _ => self.bytes().unwrap_or(1),
-        }
+        let header = if self == Self::Array { 12 } else { 8 };
+        self.bytes().unwrap_or(header)
     }
 }
 
