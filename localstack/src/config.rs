@@ -73,17 +73,26 @@ impl Config {
         let Some(path) = file else {
             return Self::parse(DEFAULT, None).context("read the built-in configuration");
         };
-        let text = std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
+        let text =
+            std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
         Self::parse(&text, Some(path))
     }
 
     fn parse(text: &str, file: Option<&Path>) -> anyhow::Result<Self> {
-        let shown = file.map_or_else(|| "the built-in configuration".to_owned(), |path| path.display().to_string());
-        let parsed: ConfigFile =
-            toml::from_str(text).map_err(|error| usage(format!("{shown} is not valid: {}", one_line(&error.to_string()))))?;
+        let shown = file.map_or_else(
+            || "the built-in configuration".to_owned(),
+            |path| path.display().to_string(),
+        );
+        let parsed: ConfigFile = toml::from_str(text).map_err(|error| {
+            usage(format!(
+                "{shown} is not valid: {}",
+                one_line(&error.to_string())
+            ))
+        })?;
         let mut models = parsed.model;
         if models.is_empty() && file.is_some() {
-            let built_in: ConfigFile = toml::from_str(DEFAULT).context("read the built-in configuration")?;
+            let built_in: ConfigFile =
+                toml::from_str(DEFAULT).context("read the built-in configuration")?;
             models = built_in.model;
         }
         let folder = file.and_then(Path::parent);
@@ -92,17 +101,32 @@ impl Config {
                 *path = folder.join(&path).display().to_string();
             }
         }
-        let catalog = Catalog::new(models).map_err(|error| usage(format!("{shown} is not valid: {error}")))?;
+        let catalog = Catalog::new(models)
+            .map_err(|error| usage(format!("{shown} is not valid: {error}")))?;
         let built_in = Settings::EMBEDDED;
         let settings = Settings {
             timing: built_in.timing,
             lines_max: parsed.limits.lines_per_file.unwrap_or(built_in.lines_max),
             file_bytes_max: parsed.limits.file_bytes.unwrap_or(built_in.file_bytes_max),
-            batches_per_hour_max: parsed.limits.batches_per_hour.unwrap_or(built_in.batches_per_hour_max),
-            enqueued_tokens_max: parsed.limits.enqueued_tokens.or(built_in.enqueued_tokens_max),
-            window_override_ms: parsed.testing.window_seconds.map(|seconds| (seconds * 1000.0) as i64),
+            batches_per_hour_max: parsed
+                .limits
+                .batches_per_hour
+                .unwrap_or(built_in.batches_per_hour_max),
+            enqueued_tokens_max: parsed
+                .limits
+                .enqueued_tokens
+                .or(built_in.enqueued_tokens_max),
+            window_override_ms: parsed
+                .testing
+                .window_seconds
+                .map(|seconds| (seconds * 1000.0) as i64),
         };
-        Ok(Self { catalog, settings, engine: parsed.engine, file: file.map(Path::to_path_buf) })
+        Ok(Self {
+            catalog,
+            settings,
+            engine: parsed.engine,
+            file: file.map(Path::to_path_buf),
+        })
     }
 }
 
@@ -117,8 +141,15 @@ mod tests {
     #[test]
     fn built_in_catalog_names_the_default_model_by_each_alias() {
         let config = Config::load(None).unwrap();
-        for name in ["smollm2-135m-instruct", "HuggingFaceTB/SmolLM2-135M-Instruct", "SmolLM2-135M-Instruct"] {
-            assert_eq!(config.catalog.resolve(name).unwrap().id, "smollm2-135m-instruct");
+        for name in [
+            "smollm2-135m-instruct",
+            "HuggingFaceTB/SmolLM2-135M-Instruct",
+            "SmolLM2-135M-Instruct",
+        ] {
+            assert_eq!(
+                config.catalog.resolve(name).unwrap().id,
+                "smollm2-135m-instruct"
+            );
         }
     }
 
@@ -131,7 +162,11 @@ mod tests {
 
     #[test]
     fn file_without_models_keeps_the_built_in_catalog() {
-        let config = Config::parse("[testing]\nwindow_seconds = 1.5\n", Some(Path::new("x.toml"))).unwrap();
+        let config = Config::parse(
+            "[testing]\nwindow_seconds = 1.5\n",
+            Some(Path::new("x.toml")),
+        )
+        .unwrap();
         assert_eq!(config.settings.window_override_ms, Some(1500));
         assert_eq!(config.catalog.models().len(), 1);
     }
@@ -140,6 +175,9 @@ mod tests {
     fn path_of_a_model_is_relative_to_the_file() {
         let text = "[[model]]\nid = 'm'\nendpoints = []\nsource.path = 'm.gguf'\nprice = { input_per_million = 0, output_per_million = 0 }\n";
         let config = Config::parse(text, Some(Path::new("/etc/nightshift/x.toml"))).unwrap();
-        assert_eq!(config.catalog.models()[0].source, Source::Path("/etc/nightshift/m.gguf".to_owned()));
+        assert_eq!(
+            config.catalog.models()[0].source,
+            Source::Path("/etc/nightshift/m.gguf".to_owned())
+        );
     }
 }

@@ -33,7 +33,10 @@ pub(crate) fn usage(message: impl Into<String>) -> anyhow::Error {
 }
 
 /// Prints the error with its causes on one line, and picks the exit code.
-#[expect(clippy::print_stderr, reason = "the last words of the command belong on stderr")]
+#[expect(
+    clippy::print_stderr,
+    reason = "the last words of the command belong on stderr"
+)]
 pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
     eprintln!("nightshift: {error:#}");
     if error.is::<Usage>() {

@@ -44,8 +44,16 @@ fn models(args: &ModelsArgs) -> anyhow::Result<()> {
         return Ok(());
     };
     let Some(model) = config.catalog.resolve(id) else {
-        let known: Vec<&str> = config.catalog.models().iter().map(|model| model.id.as_str()).collect();
-        return Err(usage(format!("no model '{id}' in the catalog; it has: {}", known.join(", "))));
+        let known: Vec<&str> = config
+            .catalog
+            .models()
+            .iter()
+            .map(|model| model.id.as_str())
+            .collect();
+        return Err(usage(format!(
+            "no model '{id}' in the catalog; it has: {}",
+            known.join(", ")
+        )));
     };
     let path = models::pull(model, &shelf)?;
     if args.json {

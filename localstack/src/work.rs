@@ -20,7 +20,10 @@ pub(crate) fn work(args: WorkerArgs) -> anyhow::Result<()> {
     end_with_parent()?;
     let config = Config::load(args.config.as_deref())?;
     let worker = args.id.parse().context("read --id")?;
-    let options = EngineOptions { threads: Some(args.threads), ..engine_options(&config.engine) };
+    let options = EngineOptions {
+        threads: Some(args.threads),
+        ..engine_options(&config.engine)
+    };
     let shelf = Shelf::open()?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
@@ -28,7 +31,8 @@ pub(crate) fn work(args: WorkerArgs) -> anyhow::Result<()> {
         .build()
         .context("start the runtime")?;
     let served = runtime.block_on(async {
-        let embedded = Embedded::open(&args.data).with_context(|| format!("open {}", args.data.display()))?;
+        let embedded =
+            Embedded::open(&args.data).with_context(|| format!("open {}", args.data.display()))?;
         let platform = embedded.platform();
         let context = service::Context {
             store: Store::new(Arc::clone(&platform.records), config.settings.timing),
@@ -54,7 +58,14 @@ pub(crate) fn work(args: WorkerArgs) -> anyhow::Result<()> {
 /// Returns the models of the catalog that are on this machine.
 pub(crate) fn servable(config: &Config, shelf: &Shelf) -> Vec<ServableModel> {
     let models = config.catalog.models().iter();
-    models.filter_map(|model| shelf.find(model).map(|path| ServableModel { id: model.id.clone(), path })).collect()
+    models
+        .filter_map(|model| {
+            shelf.find(model).map(|path| ServableModel {
+                id: model.id.clone(),
+                path,
+            })
+        })
+        .collect()
 }
 
 /// Turns the configuration's words into the engine's.

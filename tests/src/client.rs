@@ -22,6 +22,17 @@ pub struct Results {
     pub errors: Vec<Value>,
 }
 
+/// The answer to a cancel.
+#[derive(Debug, Clone)]
+pub struct Cancel {
+    /// HTTP status.
+    pub status: u16,
+    /// `x-should-retry`.
+    pub should_retry: Option<String>,
+    /// The batch, or the error.
+    pub body: Value,
+}
+
 impl Results {
     /// Returns the custom ids of the output file, in its order.
     #[must_use]
@@ -37,14 +48,26 @@ impl Results {
 }
 
 fn ids(lines: &[Value]) -> Vec<String> {
-    lines.iter().map(|line| line["custom_id"].as_str().expect("a record has a custom_id").to_owned()).collect()
+    lines
+        .iter()
+        .map(|line| {
+            line["custom_id"]
+                .as_str()
+                .expect("a record has a custom_id")
+                .to_owned()
+        })
+        .collect()
 }
 
 impl Client {
     /// Makes a client.
     #[must_use]
     pub fn new(base_url: &str, api_key: &str) -> Self {
-        Self { http: reqwest::Client::new(), base_url: base_url.to_owned(), api_key: api_key.to_owned() }
+        Self {
+            http: reqwest::Client::new(),
+            base_url: base_url.to_owned(),
+            api_key: api_key.to_owned(),
+        }
     }
 
     /// Sends a request and returns status and JSON body.
@@ -52,9 +75,17 @@ impl Client {
     /// # Errors
     ///
     /// If there is no answer, or one that is no JSON.
-    pub async fn call(&self, method: &str, path: &str, body: Option<Value>) -> anyhow::Result<(u16, Value)> {
+    pub async fn call(
+        &self,
+        method: &str,
+        path: &str,
+        body: Option<Value>,
+    ) -> anyhow::Result<(u16, Value)> {
         let method = method.parse()?;
-        let mut request = self.http.request(method, format!("{}{path}", self.base_url)).bearer_auth(&self.api_key);
+        let mut request = self
+            .http
+            .request(method, format!("{}{path}", self.base_url))
+            .bearer_auth(&self.api_key);
         if let Some(body) = body {
             request = request.json(&body);
         }
@@ -70,9 +101,16 @@ impl Client {
     pub async fn upload(&self, bytes: Vec<u8>) -> anyhow::Result<String> {
         let file = Part::bytes(bytes).file_name("batch.jsonl");
         let form = Form::new().text("purpose", "batch").part("file", file);
-        let request = self.http.post(format!("{}/files", self.base_url)).bearer_auth(&self.api_key).multipart(form);
+        let request = self
+            .http
+            .post(format!("{}/files", self.base_url))
+            .bearer_auth(&self.api_key)
+            .multipart(form);
         let answer: Value = request.send().await?.json().await?;
-        answer["id"].as_str().map(str::to_owned).ok_or_else(|| anyhow::anyhow!("upload: {answer}"))
+        answer["id"]
+            .as_str()
+            .map(str::to_owned)
+            .ok_or_else(|| anyhow::anyhow!("upload: {answer}"))
     }
 
     /// Creates a batch of chat completions and returns its id.
@@ -85,7 +123,10 @@ impl Client {
             "input_file_id": file, "endpoint": "/v1/chat/completions", "completion_window": "24h",
         });
         let (_, answer) = self.call("POST", "/batches", Some(body)).await?;
-        answer["id"].as_str().map(str::to_owned).ok_or_else(|| anyhow::anyhow!("create: {answer}"))
+        answer["id"]
+            .as_str()
+            .map(str::to_owned)
+            .ok_or_else(|| anyhow::anyhow!("create: {answer}"))
     }
 
     /// Reads a batch.
@@ -108,12 +149,52 @@ impl Client {
         let until = Instant::now() + limit;
         loop {
             let batch = self.batch(id).await?;
-            if matches!(batch["status"].as_str(), Some("completed" | "failed" | "expired" | "cancelled")) {
+            if matches!(
+                batch["status"].as_str(),
+                Some("completed" | "failed" | "expired" | "cancelled")
+            ) {
                 return Ok(batch);
             }
             anyhow::ensure!(Instant::now() < until, "not ended after {limit:?}: {batch}");
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
+    }
+
+    /// Uploads a file, creates a batch of it, and returns the batch's id.
+    ///
+    /// # Errors
+    ///
+    /// If the service refuses one of them.
+    pub async fn submit(&self, bytes: Vec<u8>) -> anyhow::Result<String> {
+        let file = self.upload(bytes).await?;
+        self.create(&file).await
+    }
+
+    /// Cancels a batch.
+    ///
+    /// # Errors
+    ///
+    /// If there is no answer, or one that is no JSON.
+    pub async fn cancel(&self, id: &str) -> anyhow::Result<Cancel> {
+        let url = format!("{}/batches/{id}/cancel", self.base_url);
+        let answer = self.http.post(url).bearer_auth(&self.api_key).send().await?;
+        let should_retry = answer.headers().get("x-should-retry");
+        Ok(Cancel {
+            status: answer.status().as_u16(),
+            should_retry: should_retry.and_then(|value| value.to_str().ok()).map(str::to_owned),
+            body: answer.json().await?,
+        })
+    }
+
+    /// Downloads a file.
+    ///
+    /// # Errors
+    ///
+    /// If the service does not answer with 200, or breaks off.
+    pub async fn content(&self, file: &str) -> anyhow::Result<Vec<u8>> {
+        let url = format!("{}/files/{file}/content", self.base_url);
+        let answer = self.http.get(url).bearer_auth(&self.api_key).send().await?.error_for_status()?;
+        Ok(answer.bytes().await?.to_vec())
     }
 
     /// Downloads both files of an ended batch.
@@ -123,11 +204,14 @@ impl Client {
     /// If one cannot be read, or is not one JSON record a line.
     pub async fn results(&self, batch: &Value) -> anyhow::Result<Results> {
         let mut results = Results::default();
-        for (field, lines) in [("output_file_id", &mut results.output), ("error_file_id", &mut results.errors)] {
-            let Some(id) = batch[field].as_str() else { continue };
-            let url = format!("{}/files/{id}/content", self.base_url);
-            let answer = self.http.get(url).bearer_auth(&self.api_key).send().await?.error_for_status()?;
-            let text = answer.text().await?;
+        for (field, lines) in [
+            ("output_file_id", &mut results.output),
+            ("error_file_id", &mut results.errors),
+        ] {
+            let Some(id) = batch[field].as_str() else {
+                continue;
+            };
+            let text = String::from_utf8(self.content(id).await?)?;
             anyhow::ensure!(text.ends_with('\n'), "{field}: no newline at the end");
             for line in text.lines() {
                 lines.push(serde_json::from_str(line)?);
@@ -146,5 +230,6 @@ pub fn chat_line(custom_id: &str, prompt: &str, max_tokens: u32) -> String {
         "max_tokens": max_tokens,
         "temperature": 0,
     });
-    json!({"custom_id": custom_id, "method": "POST", "url": "/v1/chat/completions", "body": body}).to_string()
+    json!({"custom_id": custom_id, "method": "POST", "url": "/v1/chat/completions", "body": body})
+        .to_string()
 }

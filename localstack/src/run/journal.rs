@@ -63,13 +63,26 @@ impl Journal {
             .open(path)
             .with_context(|| format!("open {shown}"))?;
         if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
-            return Err(usage(format!("{shown} is in use: the same command runs already")));
+            return Err(usage(format!(
+                "{shown} is in use: the same command runs already"
+            )));
         }
         let mut bytes = Vec::new();
-        file.read_to_end(&mut bytes).with_context(|| format!("read {shown}"))?;
-        let header_end = bytes.iter().position(|byte| *byte == b'\n').map(|at| at + 1);
-        let header: Option<Header> = header_end.and_then(|end| serde_json::from_slice(&bytes[..end]).ok());
-        let mut journal = Self { path: path.to_path_buf(), file, end: 0, run: new_run, places: BTreeMap::new() };
+        file.read_to_end(&mut bytes)
+            .with_context(|| format!("read {shown}"))?;
+        let header_end = bytes
+            .iter()
+            .position(|byte| *byte == b'\n')
+            .map(|at| at + 1);
+        let header: Option<Header> =
+            header_end.and_then(|end| serde_json::from_slice(&bytes[..end]).ok());
+        let mut journal = Self {
+            path: path.to_path_buf(),
+            file,
+            end: 0,
+            run: new_run,
+            places: BTreeMap::new(),
+        };
         match (header, header_end) {
             (Some(header), Some(start)) if header.fingerprint == fingerprint => {
                 journal.run = header.run;
@@ -82,19 +95,37 @@ impl Journal {
                 )));
             }
             (None, _) if bytes.is_empty() || header_end.is_none() => journal.begin(fingerprint)?,
-            (None, _) => return Err(usage(format!("{shown} is not a resume file of nightshift; name another output"))),
+            (None, _) => {
+                return Err(usage(format!(
+                    "{shown} is not a resume file of nightshift; name another output"
+                )));
+            }
         }
-        journal.file.set_len(journal.end).with_context(|| format!("write {shown}"))?;
-        journal.file.seek(SeekFrom::Start(journal.end)).with_context(|| format!("write {shown}"))?;
+        journal
+            .file
+            .set_len(journal.end)
+            .with_context(|| format!("write {shown}"))?;
+        journal
+            .file
+            .seek(SeekFrom::Start(journal.end))
+            .with_context(|| format!("write {shown}"))?;
         Ok(journal)
     }
 
     fn begin(&mut self, fingerprint: &str) -> anyhow::Result<()> {
-        let header = Header { fingerprint: fingerprint.to_owned(), run: self.run };
+        let header = Header {
+            fingerprint: fingerprint.to_owned(),
+            run: self.run,
+        };
         let mut line = serde_json::to_vec(&header).context("write the resume file")?;
         line.push(b'\n');
-        self.file.set_len(0).and_then(|()| self.file.rewind()).context("write the resume file")?;
-        self.file.write_all(&line).with_context(|| format!("write {}", self.path.display()))?;
+        self.file
+            .set_len(0)
+            .and_then(|()| self.file.rewind())
+            .context("write the resume file")?;
+        self.file
+            .write_all(&line)
+            .with_context(|| format!("write {}", self.path.display()))?;
         self.end = line.len() as u64;
         Ok(())
     }
@@ -102,8 +133,12 @@ impl Journal {
     /// Each result is its own little segment, so that a torn one at the end does not spoil the others.
     fn read_results(&mut self, mut rest: &[u8]) {
         while let Some((length, body)) = take_length(rest) {
-            let Some(frame) = body.get(..length) else { return };
-            let Some(Ok(result)) = segment::decode(frame).next() else { return };
+            let Some(frame) = body.get(..length) else {
+                return;
+            };
+            let Some(Ok(result)) = segment::decode(frame).next() else {
+                return;
+            };
             let place = Place {
                 start: self.end + (rest.len() - body.len()) as u64,
                 bytes: length,
@@ -125,25 +160,62 @@ impl Journal {
     }
 
     /// Appends a result. A crash of the machine may lose the last of them: they are computed again.
-    pub(super) fn add(&mut self, line: LineNo, ok: bool, tokens: TokenCounts, record: &[u8]) -> anyhow::Result<()> {
+    pub(super) fn add(
+        &mut self,
+        line: LineNo,
+        ok: bool,
+        tokens: TokenCounts,
+        record: &[u8],
+    ) -> anyhow::Result<()> {
         let mut frame = Vec::with_capacity(record.len() + 64);
-        segment::encode_result(&mut frame, &LineResult { line, ok, tokens, record });
+        segment::encode_result(
+            &mut frame,
+            &LineResult {
+                line,
+                ok,
+                tokens,
+                record,
+            },
+        );
         let head = format!("{}\n", frame.len());
-        let written = self.file.write_all(head.as_bytes()).and_then(|()| self.file.write_all(&frame));
-        written.with_context(|| format!("write {}; free some space and run again to go on", self.path.display()))?;
+        let written = self
+            .file
+            .write_all(head.as_bytes())
+            .and_then(|()| self.file.write_all(&frame));
+        written.with_context(|| {
+            format!(
+                "write {}; free some space and run again to go on",
+                self.path.display()
+            )
+        })?;
         let start = self.end + head.len() as u64;
-        self.places.insert(line, Place { start, bytes: frame.len(), ok, tokens });
+        self.places.insert(
+            line,
+            Place {
+                start,
+                bytes: frame.len(),
+                ok,
+                tokens,
+            },
+        );
         self.end = start + frame.len() as u64;
         Ok(())
     }
 
     pub(super) fn sync(&self) -> anyhow::Result<()> {
-        self.file.sync_data().with_context(|| format!("write {}", self.path.display()))
+        self.file
+            .sync_data()
+            .with_context(|| format!("write {}", self.path.display()))
     }
 
     /// Writes both files in input order, then removes the journal. A file that would be empty is not written,
     /// but for the output of an input whose lines all failed.
-    pub(super) fn write_outputs(mut self, input: &Input, output: &Path, errors: &Path) -> anyhow::Result<Summary> {
+    pub(super) fn write_outputs(
+        mut self,
+        input: &Input,
+        output: &Path,
+        errors: &Path,
+    ) -> anyhow::Result<Summary> {
         let mut summary = Summary::default();
         let (mut answers, mut failures) = (Part::new(output)?, Part::new(errors)?);
         for line in &input.lines {
@@ -151,17 +223,29 @@ impl Journal {
                 bail!("line {} has no result; run again to go on", line.0);
             };
             let mut frame = vec![0; place.bytes];
-            self.file.seek(SeekFrom::Start(place.start)).context("read the resume file")?;
-            self.file.read_exact(&mut frame).context("read the resume file")?;
+            self.file
+                .seek(SeekFrom::Start(place.start))
+                .context("read the resume file")?;
+            self.file
+                .read_exact(&mut frame)
+                .context("read the resume file")?;
             let Some(Ok(result)) = segment::decode(&frame).next() else {
-                bail!("{} is damaged at line {}; remove it and run again", self.path.display(), line.0);
+                bail!(
+                    "{} is damaged at line {}; remove it and run again",
+                    self.path.display(),
+                    line.0
+                );
             };
             summary.lines += 1;
             summary.failed += u64::from(!place.ok);
             summary.tokens.input += place.tokens.input;
             summary.tokens.cached += place.tokens.cached;
             summary.tokens.output += place.tokens.output;
-            let part = if place.ok { &mut answers } else { &mut failures };
+            let part = if place.ok {
+                &mut answers
+            } else {
+                &mut failures
+            };
             part.write(result.record)?;
         }
         answers.finish()?;
@@ -170,7 +254,8 @@ impl Journal {
         } else {
             failures.discard();
         }
-        std::fs::remove_file(&self.path).with_context(|| format!("remove {}", self.path.display()))?;
+        std::fs::remove_file(&self.path)
+            .with_context(|| format!("remove {}", self.path.display()))?;
         Ok(summary)
     }
 }
@@ -188,11 +273,18 @@ impl Part {
         name.push(".part");
         let scratch = path.with_file_name(name);
         let file = File::create(&scratch).with_context(|| format!("make {}", scratch.display()))?;
-        Ok(Self { path: path.to_path_buf(), scratch, file: BufWriter::new(file) })
+        Ok(Self {
+            path: path.to_path_buf(),
+            scratch,
+            file: BufWriter::new(file),
+        })
     }
 
     fn write(&mut self, record: &[u8]) -> anyhow::Result<()> {
-        let written = self.file.write_all(record).and_then(|()| self.file.write_all(b"\n"));
+        let written = self
+            .file
+            .write_all(record)
+            .and_then(|()| self.file.write_all(b"\n"));
         written.with_context(|| format!("write {}", self.scratch.display()))
     }
 

@@ -37,28 +37,49 @@ pub(crate) fn run(args: RunArgs) -> anyhow::Result<()> {
     crate::logging::start("warn", args.json);
     let started = Instant::now();
     let config = Config::load(args.config.as_deref())?;
-    let errors = args.errors.clone().unwrap_or_else(|| beside(&args.output, "errors"));
+    let errors = args
+        .errors
+        .clone()
+        .unwrap_or_else(|| beside(&args.output, "errors"));
     check_outputs(&args.input, &args.output, &errors)?;
     let choice = models::Choice::new(&config, Shelf::open()?, args.model.as_deref())?;
     let input = Input::read(&args.input, &choice, config.settings.lines_max)?;
     let precision = args.precision.or(config.engine.precision);
-    let options =
-        EngineOptions { precision: precision.map(recipe), ..engine_options(&config.engine) };
+    let options = EngineOptions {
+        precision: precision.map(recipe),
+        ..engine_options(&config.engine)
+    };
     let (clock, random) = (system_clock(), system_randomness());
     let journal_path = beside(&args.output, "resume");
     let fingerprint = format!("{} {:?} {:?}", input.sha256, options.precision, args.model);
     let journal = Journal::open(&journal_path, &fingerprint, BatchId::new(clock(), random()))?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("start the runtime")?;
-    let mut runner = FileRun { input: &input, journal, clock, random, options };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("start the runtime")?;
+    let mut runner = FileRun {
+        input: &input,
+        journal,
+        clock,
+        random,
+        options,
+    };
     let ran = runtime.block_on(runner.all_models(&choice));
     runtime.shutdown_background();
     ran?;
-    let summary = runner.journal.write_outputs(&input, &args.output, &errors)?;
+    let summary = runner
+        .journal
+        .write_outputs(&input, &args.output, &errors)?;
     report(&args, &errors, &summary, started)
 }
 
 #[expect(clippy::print_stdout, reason = "the summary is the command's answer")]
-fn report(args: &RunArgs, errors: &Path, summary: &journal::Summary, started: Instant) -> anyhow::Result<()> {
+fn report(
+    args: &RunArgs,
+    errors: &Path,
+    summary: &journal::Summary,
+    started: Instant,
+) -> anyhow::Result<()> {
     let wall_s = started.elapsed().as_secs_f64();
     let TokenCounts { input, output, .. } = summary.tokens;
     let tokens_per_s = (input + output) as f64 / wall_s.max(1e-9);
@@ -89,25 +110,42 @@ fn report(args: &RunArgs, errors: &Path, summary: &journal::Summary, started: In
 /// `answers.jsonl` and `errors` give `answers.errors.jsonl`.
 fn beside(output: &Path, word: &str) -> PathBuf {
     let stem = output.file_stem().unwrap_or_default().to_string_lossy();
-    let end = output.extension().map(|end| format!(".{}", end.to_string_lossy())).unwrap_or_default();
+    let end = output
+        .extension()
+        .map(|end| format!(".{}", end.to_string_lossy()))
+        .unwrap_or_default();
     output.with_file_name(format!("{stem}.{word}{end}"))
 }
 
 fn check_outputs(input: &Path, output: &Path, errors: &Path) -> anyhow::Result<()> {
     if output == errors {
-        return Err(usage("the output and the error file are the same; name another with -e"));
+        return Err(usage(
+            "the output and the error file are the same; name another with -e",
+        ));
     }
     for path in [output, errors] {
         if path == input {
-            return Err(usage(format!("{} is the input; name another file", path.display())));
+            return Err(usage(format!(
+                "{} is the input; name another file",
+                path.display()
+            )));
         }
         if path.is_dir() {
-            return Err(usage(format!("{} is a folder; name a file", path.display())));
+            return Err(usage(format!(
+                "{} is a folder; name a file",
+                path.display()
+            )));
         }
     }
-    let folder = output.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder = output
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
     if !folder.is_dir() {
-        return Err(usage(format!("the folder {} does not exist", folder.display())));
+        return Err(usage(format!(
+            "the folder {} does not exist",
+            folder.display()
+        )));
     }
     Ok(())
 }
@@ -122,20 +160,35 @@ struct FileRun<'a> {
 
 impl FileRun<'_> {
     async fn all_models(&mut self, choice: &models::Choice) -> anyhow::Result<()> {
-        let done = self.input.lines.iter().filter(|line| self.journal.has(**line)).count();
+        let done = self
+            .input
+            .lines
+            .iter()
+            .filter(|line| self.journal.has(**line))
+            .count();
         let mut progress = Progress::new(self.input.lines.len(), done);
         for model in &self.input.models {
-            if self.input.lines_of(model).all(|line| self.journal.has(line)) {
+            if self
+                .input
+                .lines_of(model)
+                .all(|line| self.journal.has(line))
+            {
                 continue;
             }
             progress.say(&format!("loading {model}"));
             let path = choice.path(model)?;
-            let options = EngineOptions { context_tokens: choice.context_tokens(model), ..self.options };
+            let options = EngineOptions {
+                context_tokens: choice.context_tokens(model),
+                ..self.options
+            };
             let id = model.clone();
-            let loaded = tokio::task::spawn_blocking(move || worker::model::load(&id, &path, &options))
-                .await
-                .context("load the model")?
-                .with_context(|| format!("load {model}; if its file is damaged, remove it and pull it again"))?;
+            let loaded =
+                tokio::task::spawn_blocking(move || worker::model::load(&id, &path, &options))
+                    .await
+                    .context("load the model")?
+                    .with_context(|| {
+                        format!("load {model}; if its file is damaged, remove it and pull it again")
+                    })?;
             let mut pipeline = Pipeline::start(loaded);
             progress.begin();
             self.one_model(&mut pipeline, model, &mut progress).await?;
@@ -144,7 +197,12 @@ impl FileRun<'_> {
         Ok(())
     }
 
-    async fn one_model(&mut self, pipeline: &mut Pipeline, model: &str, progress: &mut Progress) -> anyhow::Result<()> {
+    async fn one_model(
+        &mut self,
+        pipeline: &mut Pipeline,
+        model: &str,
+        progress: &mut Progress,
+    ) -> anyhow::Result<()> {
         // Enough to keep the engine full, few enough that a large file is not in memory.
         let window = pipeline.sequences_at_once() * 4;
         let input = self.input;
@@ -198,11 +256,23 @@ impl FileRun<'_> {
         }
     }
 
-    fn write(&mut self, line: &OpenLine, answer: &LineAnswer, tokens: TokenCounts) -> anyhow::Result<()> {
+    fn write(
+        &mut self,
+        line: &OpenLine,
+        answer: &LineAnswer,
+        tokens: TokenCounts,
+    ) -> anyhow::Result<()> {
         let now: UnixMs = (self.clock)();
         let request_id = RequestId::new(now, (self.random)()).to_string();
-        let record = answer_record(self.journal.run(), line.line, &line.custom_id_json, &request_id, &answer.result);
-        self.journal.add(line.line, answer.result.is_ok(), tokens, &record)
+        let record = answer_record(
+            self.journal.run(),
+            line.line,
+            &line.custom_id_json,
+            &request_id,
+            &answer.result,
+        );
+        self.journal
+            .add(line.line, answer.result.is_ok(), tokens, &record)
     }
 }
 
@@ -210,5 +280,9 @@ impl FileRun<'_> {
 fn peak_rss_bytes() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find(|line| line.starts_with("VmHWM:"))?;
-    line.split_whitespace().nth(1)?.parse::<u64>().ok().map(|kib| kib * 1024)
+    line.split_whitespace()
+        .nth(1)?
+        .parse::<u64>()
+        .ok()
+        .map(|kib| kib * 1024)
 }

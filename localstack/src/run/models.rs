@@ -21,20 +21,31 @@ impl Choice {
     /// every line, whatever the line names.
     pub(super) fn new(config: &Config, shelf: Shelf, wanted: Option<&str>) -> anyhow::Result<Self> {
         let Some(wanted) = wanted else {
-            return Ok(Self { catalog: config.catalog.clone(), shelf });
+            return Ok(Self {
+                catalog: config.catalog.clone(),
+                shelf,
+            });
         };
         let model = match config.catalog.resolve(wanted) {
             Some(model) => model.clone(),
             None if Path::new(wanted).exists() => from_path(wanted),
             None => {
-                let known: Vec<&str> = config.catalog.models().iter().map(|model| model.id.as_str()).collect();
+                let known: Vec<&str> = config
+                    .catalog
+                    .models()
+                    .iter()
+                    .map(|model| model.id.as_str())
+                    .collect();
                 return Err(usage(format!(
                     "--model {wanted} is neither a file or folder nor in the catalog, which has: {}",
                     known.join(", ")
                 )));
             }
         };
-        Ok(Self { catalog: Catalog::only(model).context("take the model")?, shelf })
+        Ok(Self {
+            catalog: Catalog::only(model).context("take the model")?,
+            shelf,
+        })
     }
 
     pub(super) fn catalog(&self) -> &Catalog {
@@ -43,24 +54,37 @@ impl Choice {
 
     /// Returns where the model is, and fetches it first if it is not there.
     pub(super) fn path(&self, id: &str) -> anyhow::Result<PathBuf> {
-        let model = self.catalog.resolve(id).with_context(|| format!("find {id} in the catalog"))?;
+        let model = self
+            .catalog
+            .resolve(id)
+            .with_context(|| format!("find {id} in the catalog"))?;
         pull(model, &self.shelf)
     }
 
     pub(super) fn context_tokens(&self, id: &str) -> Option<usize> {
-        self.catalog.resolve(id).and_then(|model| model.context_tokens).map(|tokens| tokens as usize)
+        self.catalog
+            .resolve(id)
+            .and_then(|model| model.context_tokens)
+            .map(|tokens| tokens as usize)
     }
 }
 
 fn from_path(path: &str) -> Model {
-    let stem = Path::new(path).file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    let stem = Path::new(path)
+        .file_stem()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned();
     Model {
         id: stem,
         aliases: Vec::new(),
         source: Source::Path(path.to_owned()),
         context_tokens: None,
         endpoints: Endpoint::ALL.to_vec(),
-        price: Price { input_per_million: 0.0, output_per_million: 0.0 },
+        price: Price {
+            input_per_million: 0.0,
+            output_per_million: 0.0,
+        },
         owned_by: None,
         tokens_per_s: None,
     }

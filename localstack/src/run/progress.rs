@@ -25,16 +25,30 @@ pub(super) struct Progress {
 impl Progress {
     pub(super) fn new(lines: usize, done: usize) -> Self {
         let bar = std::io::stderr().is_terminal().then(|| {
-            let bar = ProgressBar::with_draw_target(Some(lines as u64), ProgressDrawTarget::stderr());
+            let bar =
+                ProgressBar::with_draw_target(Some(lines as u64), ProgressDrawTarget::stderr());
             let template = "{bar:30} {pos}/{len} lines  {msg}  {elapsed} gone, {eta} to go";
-            bar.set_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()));
+            bar.set_style(
+                ProgressStyle::with_template(template)
+                    .unwrap_or_else(|_| ProgressStyle::default_bar()),
+            );
             bar.set_position(done as u64);
             bar.reset_eta();
             bar
         });
-        let progress = Self { bar, lines, done, failed: 0, tokens: 0, began: (Instant::now(), done), said: Instant::now() };
+        let progress = Self {
+            bar,
+            lines,
+            done,
+            failed: 0,
+            tokens: 0,
+            began: (Instant::now(), done),
+            said: Instant::now(),
+        };
         if done > 0 {
-            progress.say(&format!("going on: {done} of {lines} lines are done already"));
+            progress.say(&format!(
+                "going on: {done} of {lines} lines are done already"
+            ));
         }
         progress
     }
@@ -60,14 +74,21 @@ impl Progress {
         self.tokens += tokens.input + tokens.output;
         let seconds = began.elapsed().as_secs_f64().max(1e-3);
         let rate = self.tokens as f64 / seconds;
-        let failed = if self.failed > 0 { format!(", {} failed", self.failed) } else { String::new() };
+        let failed = if self.failed > 0 {
+            format!(", {} failed", self.failed)
+        } else {
+            String::new()
+        };
         if let Some(bar) = &self.bar {
             bar.set_position(self.done as u64);
             bar.set_message(format!("{rate:.0} tokens/s{failed}"));
         } else if self.said.elapsed() >= PLAIN_PERIOD {
             self.said = Instant::now();
             let eta = (self.lines - self.done) as f64 * seconds / (self.done - first) as f64;
-            self.say(&format!("{}/{} lines, {rate:.0} tokens/s{failed}, {eta:.0} s to go", self.done, self.lines));
+            self.say(&format!(
+                "{}/{} lines, {rate:.0} tokens/s{failed}, {eta:.0} s to go",
+                self.done, self.lines
+            ));
         }
     }
 

@@ -34,31 +34,50 @@ pub(crate) fn up(args: UpArgs) -> anyhow::Result<()> {
         Some(folder) => folder.clone(),
         None => default_data()?,
     };
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("start the runtime")?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("start the runtime")?;
     let served = runtime.block_on(serve(args, config, data));
     runtime.shutdown_timeout(Duration::from_secs(1));
     served
 }
 
 fn default_data() -> anyhow::Result<PathBuf> {
-    let base = etcetera::choose_base_strategy().context("find the home folder; name a folder with --data")?;
+    let base = etcetera::choose_base_strategy()
+        .context("find the home folder; name a folder with --data")?;
     Ok(base.data_dir().join("nightshift"))
 }
 
-#[expect(clippy::print_stdout, reason = "the address and the key are the command's answer")]
+#[expect(
+    clippy::print_stdout,
+    reason = "the address and the key are the command's answer"
+)]
 async fn serve(args: UpArgs, config: Config, data: PathBuf) -> anyhow::Result<()> {
-    let embedded = Embedded::open(&data).with_context(|| format!("open the data directory {}", data.display()))?;
+    let embedded = Embedded::open(&data)
+        .with_context(|| format!("open the data directory {}", data.display()))?;
     let _lock = lock::take(&data)?;
     let platform = embedded.platform();
     let store = Store::new(Arc::clone(&platform.records), config.settings.timing);
     let key = key::install(&store, &platform, &data).await?;
-    let listener = TcpListener::bind(args.listen).await.map_err(|error| cannot_listen(args.listen, error))?;
+    let listener = TcpListener::bind(args.listen)
+        .await
+        .map_err(|error| cannot_listen(args.listen, error))?;
     let address = listener.local_addr().context("read the address")?;
     let models = servable(&config, &Shelf::open()?);
-    for model in config.catalog.models().iter().filter(|model| models.iter().all(|servable| servable.id != model.id)) {
+    for model in config
+        .catalog
+        .models()
+        .iter()
+        .filter(|model| models.iter().all(|servable| servable.id != model.id))
+    {
         tracing::warn!(model.id = %model.id, "not on disk, so not served; fetch it with 'nightshift models pull' and start again");
     }
-    let on_disk = config.catalog.models().iter().filter(|model| models.iter().any(|servable| servable.id == model.id));
+    let on_disk = config
+        .catalog
+        .models()
+        .iter()
+        .filter(|model| models.iter().any(|servable| servable.id == model.id));
     let catalog = Arc::new(Catalog::new(on_disk.cloned().collect()).context("make the catalog")?);
 
     let (stop, stopped) = watch::channel(false);
@@ -86,14 +105,22 @@ async fn serve(args: UpArgs, config: Config, data: PathBuf) -> anyhow::Result<()
         let graceful = async move {
             let _ = http_stopped.wait_for(|stop| *stop).await;
         };
-        axum::serve(listener, router).with_graceful_shutdown(graceful).await
+        axum::serve(listener, router)
+            .with_graceful_shutdown(graceful)
+            .await
     });
 
     let base_url = format!("http://{address}/v1");
     if args.json {
-        println!("{}", serde_json::json!({ "base_url": base_url, "api_key": key }));
+        println!(
+            "{}",
+            serde_json::json!({ "base_url": base_url, "api_key": key })
+        );
     } else {
-        println!("Nightshift serves {base_url}\nAPI key:         {key}\nData:            {}\nCtrl-C stops it; all state stays.", data.display());
+        println!(
+            "Nightshift serves {base_url}\nAPI key:         {key}\nData:            {}\nCtrl-C stops it; all state stays.",
+            data.display()
+        );
     }
     wait_for_signal().await;
     tracing::info!("stop: workers commit what they have finished");
@@ -108,13 +135,25 @@ async fn serve(args: UpArgs, config: Config, data: PathBuf) -> anyhow::Result<()
 }
 
 fn cannot_listen(address: std::net::SocketAddr, error: std::io::Error) -> anyhow::Error {
-    let hint = match error.kind() {
-        std::io::ErrorKind::AddrInUse => "it is in use; choose another with --listen, or port 0 for any free one",
-        std::io::ErrorKind::PermissionDenied => "it needs more rights; choose a port above 1023 with --listen",
-        std::io::ErrorKind::AddrNotAvailable => "this machine has no such address; choose another with --listen",
-        _ => return anyhow::Error::new(error).context(format!("listen on {address}")),
-    };
-    usage(format!("cannot listen on {address}: {hint}"))
+    use std::io::ErrorKind;
+    let hints = [
+        (
+            ErrorKind::AddrInUse,
+            "it is in use; choose another with --listen, or port 0 for any free one",
+        ),
+        (
+            ErrorKind::PermissionDenied,
+            "it needs more rights; choose a port above 1023 with --listen",
+        ),
+        (
+            ErrorKind::AddrNotAvailable,
+            "this machine has no such address; choose another with --listen",
+        ),
+    ];
+    match hints.iter().find(|(kind, _)| *kind == error.kind()) {
+        Some((_, hint)) => usage(format!("cannot listen on {address}: {hint}")),
+        None => anyhow::Error::new(error).context(format!("listen on {address}")),
+    }
 }
 
 /// Waits for Ctrl-C or SIGTERM.

@@ -34,7 +34,10 @@ pub(super) struct Stages {
 impl Stages {
     /// Waits a little for the tasks to end, then ends them: losing a process at any point loses nothing.
     pub(super) async fn join(mut self) {
-        let _ = tokio::time::timeout(STOP_GRACE, async { while self.tasks.join_next().await.is_some() {} }).await;
+        let _ = tokio::time::timeout(STOP_GRACE, async {
+            while self.tasks.join_next().await.is_some() {}
+        })
+        .await;
         self.tasks.abort_all();
     }
 }
@@ -49,7 +52,11 @@ pub(super) fn start(
 ) -> Stages {
     let mut tasks = JoinSet::new();
     let visibility = Duration::from_millis(settings.timing.lease_ms.unsigned_abs());
-    let serve = Serve { platform: platform.clone(), visibility, stopped: stopped.clone() };
+    let serve = Serve {
+        platform: platform.clone(),
+        visibility,
+        stopped: stopped.clone(),
+    };
     for _ in 0..STAGE_TASKS {
         let context = Arc::new(validate::Context {
             platform: platform.clone(),
@@ -57,20 +64,28 @@ pub(super) fn start(
             catalog: Arc::clone(catalog),
             settings,
         });
-        tasks.spawn(serve.clone().queue(QueueName::Validate, move |job: StageJob, now| {
-            let context = Arc::clone(&context);
-            async move { validate::handle(&context, job, now).await }
-        }));
+        tasks.spawn(
+            serve
+                .clone()
+                .queue(QueueName::Validate, move |job: StageJob, now| {
+                    let context = Arc::clone(&context);
+                    async move { validate::handle(&context, job, now).await }
+                }),
+        );
         let context = Arc::new(finalize::Context {
             platform: platform.clone(),
             store: store.clone(),
             catalog: Arc::clone(catalog),
             settings,
         });
-        tasks.spawn(serve.clone().queue(QueueName::Finalize, move |job: StageJob, now| {
-            let context = Arc::clone(&context);
-            async move { finalize::handle(&context, job, now).await }
-        }));
+        tasks.spawn(
+            serve
+                .clone()
+                .queue(QueueName::Finalize, move |job: StageJob, now| {
+                    let context = Arc::clone(&context);
+                    async move { finalize::handle(&context, job, now).await }
+                }),
+        );
     }
     let context = Arc::new(dispatch::Context {
         platform: platform.clone(),
@@ -79,24 +94,45 @@ pub(super) fn start(
         settings,
     });
     let by_message = Arc::clone(&context);
-    tasks.spawn(serve.clone().queue(QueueName::Dispatch, move |job: DispatchJob, now| {
-        let context = Arc::clone(&by_message);
-        async move { dispatch::handle(&context, job, now).await.map(|_| ()) }
-    }));
-    tasks.spawn(serve.clone().every("dispatch", settings.timing.dispatch_ms, move |now| {
-        let context = Arc::clone(&context);
-        async move { dispatch::handle(&context, DispatchJob { schema: SCHEMA, model: None }, now).await.map(|_| ()) }
-    }));
+    tasks.spawn(
+        serve
+            .clone()
+            .queue(QueueName::Dispatch, move |job: DispatchJob, now| {
+                let context = Arc::clone(&by_message);
+                async move { dispatch::handle(&context, job, now).await.map(|_| ()) }
+            }),
+    );
+    tasks.spawn(
+        serve
+            .clone()
+            .every("dispatch", settings.timing.dispatch_ms, move |now| {
+                let context = Arc::clone(&context);
+                async move {
+                    dispatch::handle(
+                        &context,
+                        DispatchJob {
+                            schema: SCHEMA,
+                            model: None,
+                        },
+                        now,
+                    )
+                    .await
+                    .map(|_| ())
+                }
+            }),
+    );
     let context = Arc::new(reconcile::Context {
         platform: platform.clone(),
         store: store.clone(),
         catalog: Arc::clone(catalog),
         settings,
     });
-    tasks.spawn(serve.every("reconcile", settings.timing.reconcile_ms, move |now| {
-        let context = Arc::clone(&context);
-        async move { reconcile::handle(&context, now).await.map(|_| ()) }
-    }));
+    tasks.spawn(
+        serve.every("reconcile", settings.timing.reconcile_ms, move |now| {
+            let context = Arc::clone(&context);
+            async move { reconcile::handle(&context, now).await.map(|_| ()) }
+        }),
+    );
     Stages { tasks }
 }
 
@@ -140,7 +176,10 @@ impl Serve {
                     Ok(()) => self.platform.queue.delete(&queue, &message.receipt).await,
                     Err(error) => {
                         log(&error, "handle a message; it comes back");
-                        self.platform.queue.extend(&queue, &message.receipt, BACKOFF).await
+                        self.platform
+                            .queue
+                            .extend(&queue, &message.receipt, BACKOFF)
+                            .await
                     }
                 };
                 if let Err(error) = settled {
@@ -170,6 +209,8 @@ impl Serve {
 }
 
 fn log(error: &IoError, doing: &str) {
-    let cause = std::error::Error::source(error).map(|cause| format!(": {cause}")).unwrap_or_default();
+    let cause = std::error::Error::source(error)
+        .map(|cause| format!(": {cause}"))
+        .unwrap_or_default();
     tracing::warn!("{doing}: {error}{cause}");
 }

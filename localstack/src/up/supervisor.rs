@@ -39,7 +39,12 @@ pub(super) struct Fleet {
 
 /// Frees the leases of a former run, and starts the workers. The handle ends when all have stopped.
 pub(super) async fn start(fleet: Fleet) -> anyhow::Result<JoinHandle<()>> {
-    for worker in fleet.store.list_workers(batch_core::time::UnixMs(0)).await.context("read the former workers")? {
+    for worker in fleet
+        .store
+        .list_workers(batch_core::time::UnixMs(0))
+        .await
+        .context("read the former workers")?
+    {
         fleet.free(worker.id).await;
     }
     let executable = std::env::current_exe().context("find this program")?;
@@ -65,7 +70,11 @@ async fn keep_running(mut fleet: Fleet, executable: PathBuf) {
         if *fleet.stopped.borrow() {
             return;
         }
-        backoff = if started.elapsed() >= HEALTHY { BACKOFF_MIN } else { (backoff * 2).min(BACKOFF_MAX) };
+        backoff = if started.elapsed() >= HEALTHY {
+            BACKOFF_MIN
+        } else {
+            (backoff * 2).min(BACKOFF_MAX)
+        };
         tokio::select! {
             () = tokio::time::sleep(backoff) => {}
             _ = fleet.stopped.changed() => {}
@@ -76,18 +85,30 @@ async fn keep_running(mut fleet: Fleet, executable: PathBuf) {
 impl Fleet {
     fn spawn(&self, executable: &PathBuf, worker: WorkerId) -> std::io::Result<Child> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let threads = self.threads.unwrap_or_else(|| (cores / self.workers.max(1)).max(1));
+        let threads = self
+            .threads
+            .unwrap_or_else(|| (cores / self.workers.max(1)).max(1));
         let mut command = Command::new(executable);
         command.arg("worker").arg("--data").arg(&self.data);
         if let Some(file) = &self.config_file {
             command.arg("--config").arg(file);
         }
-        command.args(["--id", &worker.to_string(), "--threads", &threads.to_string()]);
+        command.args([
+            "--id",
+            &worker.to_string(),
+            "--threads",
+            &threads.to_string(),
+        ]);
         if self.json {
             command.arg("--json");
         }
         // A terminal's Ctrl-C must reach the parent alone, which then drains its children in order.
-        command.stdin(Stdio::null()).stdout(Stdio::null()).process_group(0).kill_on_drop(true).spawn()
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .process_group(0)
+            .kill_on_drop(true)
+            .spawn()
     }
 
     /// Waits until the child ends; ends it when told to stop, or when it has not registered for one lease.
@@ -140,7 +161,10 @@ impl Fleet {
 }
 
 async fn terminate(child: &mut Child) {
-    if let Some(pid) = child.id().and_then(|pid| i32::try_from(pid).ok()).and_then(rustix::process::Pid::from_raw)
+    if let Some(pid) = child
+        .id()
+        .and_then(|pid| i32::try_from(pid).ok())
+        .and_then(rustix::process::Pid::from_raw)
         && let Err(error) = rustix::process::kill_process(pid, rustix::process::Signal::TERM)
     {
         tracing::warn!(%error, "stop a worker");

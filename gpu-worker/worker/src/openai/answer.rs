@@ -14,12 +14,18 @@ pub(super) fn render(
     answerer: &Answerer<'_>,
     text: &dyn PromptText,
 ) -> Result<String, LineError> {
-    let all_finite = generations.iter().flat_map(|g| g.logprobs.iter().flatten()).all(|entry| {
-        entry.logprob.is_finite() && entry.top.iter().all(|(_, logprob)| logprob.is_finite())
-    });
+    let all_finite = generations
+        .iter()
+        .flat_map(|g| g.logprobs.iter().flatten())
+        .all(|entry| {
+            entry.logprob.is_finite() && entry.top.iter().all(|(_, logprob)| logprob.is_finite())
+        });
     if !all_finite {
         // JSON has no such numbers, and a null would pass for an answer.
-        return Err(LineError::server("a log-probability is not finite", "non_finite_result"));
+        return Err(LineError::server(
+            "a log-probability is not finite",
+            "non_finite_result",
+        ));
     }
     let tokens = token_counts(shape, generations);
     let body = match shape {
@@ -33,7 +39,10 @@ pub(super) fn render(
 }
 
 fn suffix<'a>(answerer: &Answerer<'a>) -> &'a str {
-    answerer.request_id.strip_prefix("batch_req_").unwrap_or(answerer.request_id)
+    answerer
+        .request_id
+        .strip_prefix("batch_req_")
+        .unwrap_or(answerer.request_id)
 }
 
 fn finish_reason(reason: FinishReason) -> &'static str {
@@ -43,7 +52,12 @@ fn finish_reason(reason: FinishReason) -> &'static str {
     }
 }
 
-fn chat(generations: &[Generation], tokens: TokenCounts, answerer: &Answerer<'_>, text: &dyn PromptText) -> Value {
+fn chat(
+    generations: &[Generation],
+    tokens: TokenCounts,
+    answerer: &Answerer<'_>,
+    text: &dyn PromptText,
+) -> Value {
     let choices: Vec<Value> = generations
         .iter()
         .enumerate()
@@ -76,7 +90,11 @@ fn chat_logprob(entry: &TokenLogprob, text: &dyn PromptText) -> Value {
         json!({"token": String::from_utf8_lossy(&bytes), "logprob": logprob, "bytes": bytes})
     };
     let mut value = one(entry.token, entry.logprob);
-    value["top_logprobs"] = entry.top.iter().map(|(token, logprob)| one(*token, *logprob)).collect();
+    value["top_logprobs"] = entry
+        .top
+        .iter()
+        .map(|(token, logprob)| one(*token, *logprob))
+        .collect();
     value
 }
 
@@ -91,7 +109,9 @@ fn completion(
         .iter()
         .enumerate()
         .map(|(index, generation)| {
-            let prompt = echo.and_then(|echo| echo.get(index)).map_or("", String::as_str);
+            let prompt = echo
+                .and_then(|echo| echo.get(index))
+                .map_or("", String::as_str);
             let logprobs = generation.logprobs.as_ref();
             json!({
                 "text": format!("{prompt}{}", generation.text),
@@ -125,7 +145,13 @@ fn completion_logprobs(entries: &[TokenLogprob], text: &dyn PromptText) -> Value
         .collect();
     let top: Vec<Value> = entries
         .iter()
-        .map(|entry| entry.top.iter().map(|(token, logprob)| (shown(*token), json!(logprob))).collect())
+        .map(|entry| {
+            entry
+                .top
+                .iter()
+                .map(|(token, logprob)| (shown(*token), json!(logprob)))
+                .collect()
+        })
         .collect();
     json!({
         "tokens": tokens,
@@ -145,12 +171,19 @@ pub(super) fn token_counts(shape: &AnswerShape, generations: &[Generation]) -> T
     TokenCounts {
         input: prompts().map(|g| u64::from(g.prompt_tokens)).sum(),
         cached: prompts().map(|g| u64::from(g.cached_tokens)).sum(),
-        output: generations.iter().map(|g| u64::from(g.completion_tokens)).sum(),
+        output: generations
+            .iter()
+            .map(|g| u64::from(g.completion_tokens))
+            .sum(),
     }
 }
 
 fn usage(tokens: TokenCounts) -> Value {
-    let TokenCounts { input: prompt, cached, output: completion } = tokens;
+    let TokenCounts {
+        input: prompt,
+        cached,
+        output: completion,
+    } = tokens;
     json!({
         "prompt_tokens": prompt,
         "completion_tokens": completion,
@@ -160,8 +193,17 @@ fn usage(tokens: TokenCounts) -> Value {
     })
 }
 
-fn response(generations: &[Generation], tokens: TokenCounts, echo: &Echo, answerer: &Answerer<'_>) -> Value {
-    let TokenCounts { input, cached, output } = tokens;
+fn response(
+    generations: &[Generation],
+    tokens: TokenCounts,
+    echo: &Echo,
+    answerer: &Answerer<'_>,
+) -> Value {
+    let TokenCounts {
+        input,
+        cached,
+        output,
+    } = tokens;
     let generation = generations.first();
     let cut = generation.is_some_and(|g| g.finish_reason == FinishReason::Length);
     let status = if cut { "incomplete" } else { "completed" };

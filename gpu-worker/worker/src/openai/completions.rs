@@ -25,18 +25,29 @@ pub(super) fn prepare(
     context: &LineContext<'_>,
     text: &dyn PromptText,
 ) -> Result<PreparedLine, LineError> {
-    body.refuse_unless("suffix", |value| value.as_str() == Some(""), "this model does not fill in the middle")?;
+    body.refuse_unless(
+        "suffix",
+        |value| value.as_str() == Some(""),
+        "this model does not fill in the middle",
+    )?;
     let sampling = Sampling::read(body, context)?;
     body.refuse_unless(
         "best_of",
         |value| value.as_u64() == Some(u64::from(sampling.choices)),
         "only the value of 'n' is available",
     )?;
-    let max_tokens = body.integer("max_tokens", 1, i64::from(u32::MAX))?.map_or(MAX_TOKENS_DEFAULT, |max| max as u32);
-    let logprobs = body.integer("logprobs", 0, LOGPROBS_MAX)?.map(|top| top as u32);
+    let max_tokens = body
+        .integer("max_tokens", 1, i64::from(u32::MAX))?
+        .map_or(MAX_TOKENS_DEFAULT, |max| max as u32);
+    let logprobs = body
+        .integer("logprobs", 0, LOGPROBS_MAX)?
+        .map(|top| top as u32);
     let echo = body.boolean("echo")?.unwrap_or(false);
     if echo && logprobs.is_some() {
-        return Err(LineError::unsupported("echo", "log-probabilities of the prompt are not available"));
+        return Err(LineError::unsupported(
+            "echo",
+            "log-probabilities of the prompt are not available",
+        ));
     }
     let mut sequences = Vec::new();
     let mut echoes = Vec::new();
@@ -52,31 +63,56 @@ pub(super) fn prepare(
         sequences.extend(sampling.sequences(ids, first, Some(max_tokens), logprobs, context));
         echoes.resize(sequences.len(), shown);
     }
-    Ok(PreparedLine { sequences, shape: AnswerShape::Completion { echo: echo.then_some(echoes), choices: sampling.choices } })
+    Ok(PreparedLine {
+        sequences,
+        shape: AnswerShape::Completion {
+            echo: echo.then_some(echoes),
+            choices: sampling.choices,
+        },
+    })
 }
 
 fn prompts(value: &Value) -> Result<Vec<Prompt>, LineError> {
-    let invalid = || wrong_type("prompt", "a string, an array of strings, an array of token ids, or an array of those", value);
+    let invalid = || {
+        wrong_type(
+            "prompt",
+            "a string, an array of strings, an array of token ids, or an array of those",
+            value,
+        )
+    };
     let tokens = |list: &[Value]| -> Option<Vec<u32>> {
-        list.iter().map(|id| id.as_u64().and_then(|id| u32::try_from(id).ok())).collect()
+        list.iter()
+            .map(|id| id.as_u64().and_then(|id| u32::try_from(id).ok()))
+            .collect()
     };
     match value {
         Value::String(text) => Ok(vec![Prompt::Text(text.clone())]),
-        Value::Array(list) if list.is_empty() => {
-            Err(LineError::invalid("prompt", "empty_array", "Invalid 'prompt': an empty array has no prompt."))
-        }
-        Value::Array(list) if list.len() > PROMPTS_MAX && !list[0].is_number() => Err(LineError::invalid(
+        Value::Array(list) if list.is_empty() => Err(LineError::invalid(
             "prompt",
-            "array_above_max_length",
-            format!("Invalid 'prompt': at most {PROMPTS_MAX} prompts are allowed, but got {}.", list.len()),
+            "empty_array",
+            "Invalid 'prompt': an empty array has no prompt.",
         )),
-        Value::Array(list) if list[0].is_number() => Ok(vec![Prompt::Tokens(tokens(list).ok_or_else(invalid)?)]),
+        Value::Array(list) if list.len() > PROMPTS_MAX && !list[0].is_number() => {
+            Err(LineError::invalid(
+                "prompt",
+                "array_above_max_length",
+                format!(
+                    "Invalid 'prompt': at most {PROMPTS_MAX} prompts are allowed, but got {}.",
+                    list.len()
+                ),
+            ))
+        }
+        Value::Array(list) if list[0].is_number() => {
+            Ok(vec![Prompt::Tokens(tokens(list).ok_or_else(invalid)?)])
+        }
         Value::Array(list) => list
             .iter()
             .map(|item| match item {
                 Value::String(text) => Ok(Prompt::Text(text.clone())),
                 Value::Array(ids) => Ok(Prompt::Tokens(tokens(ids).ok_or_else(invalid)?)),
-                Value::Null | Value::Bool(_) | Value::Number(_) | Value::Object(_) => Err(invalid()),
+                Value::Null | Value::Bool(_) | Value::Number(_) | Value::Object(_) => {
+                    Err(invalid())
+                }
             })
             .collect(),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::Object(_) => Err(invalid()),

@@ -35,7 +35,11 @@ impl LineError {
     /// Something that a request may ask for elsewhere, and not here.
     #[must_use]
     pub fn unsupported(param: &str, what: &str) -> Self {
-        Self::invalid(param, "unsupported_parameter", format!("Unsupported parameter '{param}': {what}."))
+        Self::invalid(
+            param,
+            "unsupported_parameter",
+            format!("Unsupported parameter '{param}': {what}."),
+        )
     }
 
     /// A fault of ours.
@@ -62,8 +66,16 @@ pub(super) fn parse(body: &str) -> Result<Fields, LineError> {
     let body = replace_lone_surrogates(body);
     match serde_json::from_str(&body) {
         Ok(Value::Object(object)) => Ok(Fields { object }),
-        Ok(_) => Err(LineError::invalid("body", "invalid_type", "The body must be an object.")),
-        Err(error) => Err(LineError::invalid("body", "invalid_body", format!("The body cannot be read: {error}."))),
+        Ok(_) => Err(LineError::invalid(
+            "body",
+            "invalid_type",
+            "The body must be an object.",
+        )),
+        Err(error) => Err(LineError::invalid(
+            "body",
+            "invalid_body",
+            format!("The body cannot be read: {error}."),
+        )),
     }
 }
 
@@ -75,44 +87,95 @@ impl Fields {
 
     pub(super) fn require(&self, name: &str) -> Result<&Value, LineError> {
         self.get(name).ok_or_else(|| {
-            LineError::invalid(name, "missing_required_parameter", format!("Missing required parameter: '{name}'."))
+            LineError::invalid(
+                name,
+                "missing_required_parameter",
+                format!("Missing required parameter: '{name}'."),
+            )
         })
     }
 
     pub(super) fn integer(&self, name: &str, min: i64, max: i64) -> Result<Option<i64>, LineError> {
-        let Some(value) = self.get(name) else { return Ok(None) };
+        let Some(value) = self.get(name) else {
+            return Ok(None);
+        };
         // 2.0 is written by clients whose language has one number type.
-        let whole = value.as_i64().or_else(|| value.as_f64().filter(|f| f.fract() == 0.0 && f.abs() < 9e15).map(|f| f as i64));
-        let Some(number) = whole else { return Err(wrong_type(name, "an integer", value)) };
+        let whole = value.as_i64().or_else(|| {
+            value
+                .as_f64()
+                .filter(|f| f.fract() == 0.0 && f.abs() < 9e15)
+                .map(|f| f as i64)
+        });
+        let Some(number) = whole else {
+            return Err(wrong_type(name, "an integer", value));
+        };
         if number < min {
-            return Err(out_of_range(name, "integer_below_min_value", ">=", min, value));
+            return Err(out_of_range(
+                name,
+                "integer_below_min_value",
+                ">=",
+                min,
+                value,
+            ));
         }
         if number > max {
-            return Err(out_of_range(name, "integer_above_max_value", "<=", max, value));
+            return Err(out_of_range(
+                name,
+                "integer_above_max_value",
+                "<=",
+                max,
+                value,
+            ));
         }
         Ok(Some(number))
     }
 
     pub(super) fn number(&self, name: &str, min: f64, max: f64) -> Result<Option<f32>, LineError> {
-        let Some(value) = self.get(name) else { return Ok(None) };
-        let Some(number) = value.as_f64() else { return Err(wrong_type(name, "a number", value)) };
+        let Some(value) = self.get(name) else {
+            return Ok(None);
+        };
+        let Some(number) = value.as_f64() else {
+            return Err(wrong_type(name, "a number", value));
+        };
         if number < min {
-            return Err(out_of_range(name, "decimal_below_min_value", ">=", min, value));
+            return Err(out_of_range(
+                name,
+                "decimal_below_min_value",
+                ">=",
+                min,
+                value,
+            ));
         }
         if number > max {
-            return Err(out_of_range(name, "decimal_above_max_value", "<=", max, value));
+            return Err(out_of_range(
+                name,
+                "decimal_above_max_value",
+                "<=",
+                max,
+                value,
+            ));
         }
         Ok(Some(number as f32))
     }
 
     pub(super) fn boolean(&self, name: &str) -> Result<Option<bool>, LineError> {
-        let Some(value) = self.get(name) else { return Ok(None) };
-        value.as_bool().map(Some).ok_or_else(|| wrong_type(name, "a boolean", value))
+        let Some(value) = self.get(name) else {
+            return Ok(None);
+        };
+        value
+            .as_bool()
+            .map(Some)
+            .ok_or_else(|| wrong_type(name, "a boolean", value))
     }
 
     pub(super) fn string(&self, name: &str) -> Result<Option<&str>, LineError> {
-        let Some(value) = self.get(name) else { return Ok(None) };
-        value.as_str().map(Some).ok_or_else(|| wrong_type(name, "a string", value))
+        let Some(value) = self.get(name) else {
+            return Ok(None);
+        };
+        value
+            .as_str()
+            .map(Some)
+            .ok_or_else(|| wrong_type(name, "a string", value))
     }
 
     /// Refuses a field unless it is absent, null, or `harmless`.
@@ -146,7 +209,13 @@ pub(super) fn wrong_type(name: &str, wanted: &str, got: &Value) -> LineError {
     )
 }
 
-fn out_of_range(name: &str, code: &str, relation: &str, bound: impl std::fmt::Display, value: &Value) -> LineError {
+fn out_of_range(
+    name: &str,
+    code: &str,
+    relation: &str,
+    bound: impl std::fmt::Display,
+    value: &Value,
+) -> LineError {
     let shown: String = value.to_string().chars().take(ECHO_CHARS_MAX).collect();
     LineError::invalid(
         name,
@@ -185,7 +254,8 @@ fn replace_lone_surrogates(json: &str) -> std::borrow::Cow<'_, str> {
             None => (2.min(bytes.len() - at), false),
         };
         if lone {
-            out.get_or_insert_with(|| bytes[..at].to_vec()).extend_from_slice(b"\\ufffd");
+            out.get_or_insert_with(|| bytes[..at].to_vec())
+                .extend_from_slice(b"\\ufffd");
         } else if let Some(out) = &mut out {
             out.extend_from_slice(&bytes[at..at + length]);
         }

@@ -87,13 +87,20 @@ pub enum AnswerShape {
 /// # Errors
 ///
 /// [`LineError`], the 4xx of that line alone.
-pub fn prepare(body: &str, context: &LineContext<'_>, text: &dyn PromptText) -> Result<PreparedLine, LineError> {
+pub fn prepare(
+    body: &str,
+    context: &LineContext<'_>,
+    text: &dyn PromptText,
+) -> Result<PreparedLine, LineError> {
     let body = fields::parse(body)?;
     match context.endpoint {
         Endpoint::ChatCompletions => chat::prepare(&body, context, text),
         Endpoint::Completions => completions::prepare(&body, context, text),
         Endpoint::Responses => responses::prepare(&body, context, text),
-        Endpoint::Embeddings => Err(LineError::unsupported("model", "this model does not make embeddings")),
+        Endpoint::Embeddings => Err(LineError::unsupported(
+            "model",
+            "this model does not make embeddings",
+        )),
     }
 }
 
@@ -143,7 +150,10 @@ pub fn failure(endpoint: Endpoint, failure: &RequestFailure) -> LineError {
         RequestFailure::PoolTooSmall { .. } => "context_length_exceeded",
         RequestFailure::InvalidPrompt(_) => "invalid_prompt",
         RequestFailure::NotFinite => {
-            return LineError::server("the model produced a value that is not finite", "non_finite_result");
+            return LineError::server(
+                "the model produced a value that is not finite",
+                "non_finite_result",
+            );
         }
     };
     LineError::invalid(param, code, capitalised(&failure.to_string()))
@@ -152,7 +162,11 @@ pub fn failure(endpoint: Endpoint, failure: &RequestFailure) -> LineError {
 fn capitalised(sentence: &str) -> String {
     let mut chars = sentence.chars();
     match chars.next() {
-        Some(first) => first.to_uppercase().chain(chars).chain(std::iter::once('.')).collect(),
+        Some(first) => first
+            .to_uppercase()
+            .chain(chars)
+            .chain(std::iter::once('.'))
+            .collect(),
         None => String::new(),
     }
 }

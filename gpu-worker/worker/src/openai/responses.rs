@@ -27,35 +27,54 @@ pub(super) fn prepare(
     let max_tokens = body.integer("max_output_tokens", 1, i64::from(u32::MAX))?;
     let messages = messages(body)?;
     let prompt = text.chat(&messages, context.created_at)?;
-    let sequences = sampling.sequences(prompt, 0, max_tokens.map(|max| max as u32), None, context).take(1).collect();
+    let sequences = sampling
+        .sequences(prompt, 0, max_tokens.map(|max| max as u32), None, context)
+        .take(1)
+        .collect();
     let show = |name: &str| body.get(name).cloned().unwrap_or(Value::Null);
     let echo = Echo {
         instructions: show("instructions"),
-        metadata: match show("metadata") {
-            Value::Null => json!({}),
-            metadata => metadata,
-        },
+        metadata: body.get("metadata").cloned().unwrap_or_else(|| json!({})),
         max_output_tokens: json!(max_tokens),
         temperature: sampling.params.temperature,
         top_p: sampling.params.top_p,
     };
-    Ok(PreparedLine { sequences, shape: AnswerShape::Response { echo: Box::new(echo) } })
+    Ok(PreparedLine {
+        sequences,
+        shape: AnswerShape::Response {
+            echo: Box::new(echo),
+        },
+    })
 }
 
 fn refuse_what_is_not_built(body: &Fields) -> Result<(), LineError> {
     for name in ["previous_response_id", "conversation", "prompt"] {
         body.refuse_unless(name, |_| false, "a line of a batch has no stored state")?;
     }
-    body.refuse_unless("background", |value| value == &Value::Bool(false), "a batch is in the background already")?;
+    body.refuse_unless(
+        "background",
+        |value| value == &Value::Bool(false),
+        "a batch is in the background already",
+    )?;
     let is_empty = |value: &Value| value.as_array().is_some_and(Vec::is_empty);
     body.refuse_unless("tools", is_empty, "this engine does not call tools")?;
     body.refuse_unless("include", is_empty, "nothing further can be included")?;
     let is_text = |value: &Value| {
-        value.get("format").is_none_or(|format| format.get("type").and_then(Value::as_str) == Some("text"))
+        value
+            .get("format")
+            .is_none_or(|format| format.get("type").and_then(Value::as_str) == Some("text"))
     };
     body.refuse_unless("text", is_text, "only the format 'text' is available")?;
-    body.refuse_unless("truncation", |value| value.as_str() == Some("disabled"), "only 'disabled' is available")?;
-    body.refuse_unless("top_logprobs", |value| value.as_u64() == Some(0), "log-probabilities are not available here")
+    body.refuse_unless(
+        "truncation",
+        |value| value.as_str() == Some("disabled"),
+        "only 'disabled' is available",
+    )?;
+    body.refuse_unless(
+        "top_logprobs",
+        |value| value.as_u64() == Some(0),
+        "log-probabilities are not available here",
+    )
 }
 
 /// Brings `instructions` and `input` into the form of chat messages.
@@ -67,13 +86,16 @@ fn messages(body: &Fields) -> Result<Value, LineError> {
     match body.require("input")? {
         Value::String(input) => list.push(json!({"role": "user", "content": input})),
         Value::Array(items) => {
-            let plain: Vec<Value> = items.iter().enumerate().map(item).collect::<Result<_, _>>()?;
-            match chat::messages(&Value::Array(plain), "input")? {
-                Value::Array(checked) => list.extend(checked),
-                other => return Err(wrong_type("input", "an array", &other)),
-            }
+            let plain: Vec<Value> = items
+                .iter()
+                .enumerate()
+                .map(item)
+                .collect::<Result<_, _>>()?;
+            list.extend(chat::messages(&plain, "input")?);
         }
-        other => return Err(wrong_type("input", "a string or an array", other)),
+        other @ (Value::Null | Value::Bool(_) | Value::Number(_) | Value::Object(_)) => {
+            return Err(wrong_type("input", "a string or an array", other));
+        }
     }
     Ok(Value::Array(list))
 }
@@ -89,6 +111,9 @@ fn item((index, item): (usize, &Value)) -> Result<Value, LineError> {
             }
             Ok(Value::Object(message))
         }
-        Some(_) => Err(LineError::unsupported(&format!("input[{index}].type"), "only messages are available")),
+        Some(_) => Err(LineError::unsupported(
+            &format!("input[{index}].type"),
+            "only messages are available",
+        )),
     }
 }

@@ -6,8 +6,8 @@ use inference::backend::SampleParams;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use super::fields::{Fields, LineError, wrong_type};
 use super::LineContext;
+use super::fields::{Fields, LineError, wrong_type};
 
 /// The most stop strings of a request: OpenAI's limit.
 const STOP_STRINGS_MAX: usize = 4;
@@ -53,16 +53,28 @@ impl Sampling {
     /// Reads the parameters that every endpoint knows, and the usual extensions of open servers
     /// (`top_k`, `min_p`, `repetition_penalty`, `ignore_eos`).
     pub(super) fn read(body: &Fields, context: &LineContext<'_>) -> Result<Self, LineError> {
-        body.refuse_unless("stream", |value| value == &Value::Bool(false), "a batch does not stream")?;
+        body.refuse_unless(
+            "stream",
+            |value| value == &Value::Bool(false),
+            "a batch does not stream",
+        )?;
         let greedy = SampleParams::GREEDY;
         let params = SampleParams {
             temperature: body.number("temperature", 0.0, 2.0)?.unwrap_or(1.0),
             top_p: body.number("top_p", 0.0, 1.0)?.unwrap_or(greedy.top_p),
-            top_k: body.integer("top_k", -1, i64::from(u32::MAX))?.map_or(greedy.top_k, |k| u32::try_from(k).unwrap_or(0)),
+            top_k: body
+                .integer("top_k", -1, i64::from(u32::MAX))?
+                .map_or(greedy.top_k, |k| u32::try_from(k).unwrap_or(0)),
             min_p: body.number("min_p", 0.0, 1.0)?.unwrap_or(greedy.min_p),
-            repetition_penalty: body.number("repetition_penalty", 0.01, 10.0)?.unwrap_or(greedy.repetition_penalty),
-            frequency_penalty: body.number("frequency_penalty", -2.0, 2.0)?.unwrap_or(greedy.frequency_penalty),
-            presence_penalty: body.number("presence_penalty", -2.0, 2.0)?.unwrap_or(greedy.presence_penalty),
+            repetition_penalty: body
+                .number("repetition_penalty", 0.01, 10.0)?
+                .unwrap_or(greedy.repetition_penalty),
+            frequency_penalty: body
+                .number("frequency_penalty", -2.0, 2.0)?
+                .unwrap_or(greedy.frequency_penalty),
+            presence_penalty: body
+                .number("presence_penalty", -2.0, 2.0)?
+                .unwrap_or(greedy.presence_penalty),
         };
         Ok(Self {
             choices: body.integer("n", 1, CHOICES_MAX)?.unwrap_or(1) as u32,
@@ -84,7 +96,10 @@ impl Sampling {
         context: &LineContext<'_>,
     ) -> impl Iterator<Item = SequenceSpec> {
         let prompt: Arc<[u32]> = prompt.into();
-        let room = context.context_tokens.saturating_sub(prompt.len() as u32).max(1);
+        let room = context
+            .context_tokens
+            .saturating_sub(prompt.len() as u32)
+            .max(1);
         (0..self.choices).map(move |choice| SequenceSpec {
             prompt: Arc::clone(&prompt),
             choice: first_choice + choice,
@@ -115,13 +130,18 @@ fn seed(body: &Fields, context: &LineContext<'_>) -> Result<u64, LineError> {
         return Ok(seed);
     }
     match value.as_f64() {
-        Some(number) if number.fract() == 0.0 => Ok(first_u64(&Sha256::digest(value.to_string().as_bytes()))),
+        Some(number) if number.fract() == 0.0 => {
+            Ok(first_u64(&Sha256::digest(value.to_string().as_bytes())))
+        }
         Some(_) | None => Err(wrong_type("seed", "an integer", value)),
     }
 }
 
 fn first_u64(digest: &[u8]) -> u64 {
-    digest.iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte))
+    digest
+        .iter()
+        .take(8)
+        .fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
 fn stop(body: &Fields) -> Result<Vec<Vec<u8>>, LineError> {
@@ -129,22 +149,33 @@ fn stop(body: &Fields) -> Result<Vec<Vec<u8>>, LineError> {
     let strings = match body.get("stop") {
         None => return Ok(Vec::new()),
         Some(Value::String(text)) => vec![text.as_str()],
-        Some(Value::Array(items)) => {
-            items.iter().map(|item| item.as_str().ok_or_else(|| invalid(item))).collect::<Result<_, _>>()?
-        }
+        Some(Value::Array(items)) => items
+            .iter()
+            .map(|item| item.as_str().ok_or_else(|| invalid(item)))
+            .collect::<Result<_, _>>()?,
         Some(value) => return Err(invalid(value)),
     };
     if strings.len() > STOP_STRINGS_MAX {
         return Err(LineError::invalid(
             "stop",
             "array_above_max_length",
-            format!("Invalid 'stop': at most {STOP_STRINGS_MAX} strings are allowed, but got {}.", strings.len()),
+            format!(
+                "Invalid 'stop': at most {STOP_STRINGS_MAX} strings are allowed, but got {}.",
+                strings.len()
+            ),
         ));
     }
     if strings.iter().any(|text| text.is_empty()) {
-        return Err(LineError::invalid("stop", "invalid_value", "Invalid 'stop': a stop string must not be empty."));
+        return Err(LineError::invalid(
+            "stop",
+            "invalid_value",
+            "Invalid 'stop': a stop string must not be empty.",
+        ));
     }
-    Ok(strings.into_iter().map(|text| text.as_bytes().to_vec()).collect())
+    Ok(strings
+        .into_iter()
+        .map(|text| text.as_bytes().to_vec())
+        .collect())
 }
 
 fn logit_bias(body: &Fields) -> Result<Vec<(u32, f32)>, LineError> {

@@ -7,7 +7,10 @@ use expect_test::{Expect, expect};
 use inference::engine::{FinishReason, Generation, RequestFailure, TokenLogprob};
 use serde_json::Value;
 
-use super::{Answerer, LineContext, LineError, PreparedLine, PromptText, answer, failure, prepare, token_counts};
+use super::{
+    Answerer, LineContext, LineError, PreparedLine, PromptText, answer, failure, prepare,
+    token_counts,
+};
 
 /// One token a byte; a chat is `role: content` lines.
 struct Bytes;
@@ -18,7 +21,13 @@ impl PromptText for Bytes {
             .as_array()
             .into_iter()
             .flatten()
-            .map(|m| format!("{}: {}\n", m["role"].as_str().unwrap(), m["content"].as_str().unwrap()))
+            .map(|m| {
+                format!(
+                    "{}: {}\n",
+                    m["role"].as_str().unwrap(),
+                    m["content"].as_str().unwrap()
+                )
+            })
             .collect();
         Ok(self.plain(&text))
     }
@@ -48,7 +57,11 @@ fn run(endpoint: Endpoint, body: &str) -> Result<PreparedLine, LineError> {
 }
 
 fn prompt_of(line: &PreparedLine, index: usize) -> String {
-    line.sequences[index].prompt.iter().map(|id| char::from(u8::try_from(*id).unwrap())).collect()
+    line.sequences[index]
+        .prompt
+        .iter()
+        .map(|id| char::from(u8::try_from(*id).unwrap()))
+        .collect()
 }
 
 /// Renders each body's error as `param code: message`, or `ok`.
@@ -72,7 +85,11 @@ fn check(endpoint: Endpoint, bodies: &[&str], expected: &Expect) {
 const USER: &str = r#""messages":[{"role":"user","content":"hi"}]"#;
 
 fn chat(rest: &str) -> String {
-    if rest.is_empty() { format!("{{{USER}}}") } else { format!("{{{USER},{rest}}}") }
+    if rest.is_empty() {
+        format!("{{{USER}}}")
+    } else {
+        format!("{{{USER},{rest}}}")
+    }
 }
 
 #[test]
@@ -103,7 +120,32 @@ fn bad_values_name_the_field_the_value_and_the_limit() {
     .map(|rest| chat(rest))
     .collect();
     let bodies: Vec<&str> = bodies.iter().map(String::as_str).collect();
-    check(Endpoint::ChatCompletions, &bodies, &expect![[""]]);
+    check(
+        Endpoint::ChatCompletions,
+        &bodies,
+        &expect![[r#"
+        ok
+        400 max_tokens integer_below_min_value: Invalid 'max_tokens': expected a value >= 1, but got -1 instead.
+        400 max_tokens integer_below_min_value: Invalid 'max_tokens': expected a value >= 1, but got 0 instead.
+        400 max_tokens invalid_type: Invalid type for 'max_tokens': expected an integer, but got a string instead.
+        ok
+        400 max_completion_tokens invalid_type: Invalid type for 'max_completion_tokens': expected an integer, but got a decimal number instead.
+        400 temperature decimal_above_max_value: Invalid 'temperature': expected a value <= 2, but got 9 instead.
+        400 temperature invalid_type: Invalid type for 'temperature': expected a number, but got a string instead.
+        400 top_p decimal_below_min_value: Invalid 'top_p': expected a value >= 0, but got -1 instead.
+        400 n integer_below_min_value: Invalid 'n': expected a value >= 1, but got 0 instead.
+        400 stop array_above_max_length: Invalid 'stop': at most 4 strings are allowed, but got 5.
+        400 stop invalid_value: Invalid 'stop': a stop string must not be empty.
+        400 stop invalid_type: Invalid type for 'stop': expected a string or an array of strings, but got an integer instead.
+        400 seed invalid_type: Invalid type for 'seed': expected an integer, but got a string instead.
+        400 seed invalid_type: Invalid type for 'seed': expected an integer, but got a decimal number instead.
+        400 top_logprobs invalid_value: Invalid 'top_logprobs': it needs 'logprobs' to be true.
+        400 top_logprobs integer_above_max_value: Invalid 'top_logprobs': expected a value <= 20, but got 21 instead.
+        400 logit_bias invalid_value: Invalid 'logit_bias': keys must be token ids and values numbers from -100 to 100.
+        400 frequency_penalty decimal_below_min_value: Invalid 'frequency_penalty': expected a value >= -2, but got -3 instead.
+        400 stream unsupported_parameter: Unsupported parameter 'stream': a batch does not stream.
+    "#]],
+    );
 }
 
 #[test]
@@ -121,7 +163,19 @@ fn what_is_not_built_is_an_error_and_never_dropped() {
     .map(|rest| chat(rest))
     .collect();
     let bodies: Vec<&str> = bodies.iter().map(String::as_str).collect();
-    check(Endpoint::ChatCompletions, &bodies, &expect![[""]]);
+    check(
+        Endpoint::ChatCompletions,
+        &bodies,
+        &expect![[r#"
+        400 response_format unsupported_parameter: Unsupported parameter 'response_format': only the type 'text' is available.
+        400 response_format unsupported_parameter: Unsupported parameter 'response_format': only the type 'text' is available.
+        ok
+        400 tools unsupported_parameter: Unsupported parameter 'tools': this engine does not call tools.
+        ok
+        400 tool_choice unsupported_parameter: Unsupported parameter 'tool_choice': this engine does not call tools.
+        400 modalities unsupported_parameter: Unsupported parameter 'modalities': this model makes text alone.
+    "#]],
+    );
 }
 
 #[test]
@@ -142,7 +196,20 @@ fn messages_are_checked_one_by_one() {
             r#"[]"#,
             r#"{"messages":"#,
         ],
-        &expect![[""]],
+        &expect![[r#"
+            400 messages missing_required_parameter: Missing required parameter: 'messages'.
+            400 messages empty_array: Invalid 'messages': empty array. Expected an array with minimum length 1, but got an empty array instead.
+            400 messages invalid_type: Invalid type for 'messages': expected an array of objects, but got a string instead.
+            400 messages[0] invalid_type: Invalid type for 'messages[0]': expected an object, but got an integer instead.
+            400 messages[0].role missing_required_parameter: Missing required parameter: 'messages[0].role'.
+            400 messages[0].role invalid_value: Invalid value: 'king'. Supported values are: 'system', 'developer', 'user', 'assistant', and 'tool'.
+            400 messages[0].content missing_required_parameter: Missing required parameter: 'messages[0].content'.
+            400 messages[0].content invalid_type: Invalid type for 'messages[0].content': expected a string or an array of parts, but got an integer instead.
+            400 messages[0].content[0].type unsupported_parameter: Unsupported parameter 'messages[0].content[0].type': this model reads text alone.
+            400 messages[0].tool_calls unsupported_parameter: Unsupported parameter 'messages[0].tool_calls': this engine does not call tools.
+            400 body invalid_type: The body must be an object.
+            400 body invalid_body: The body cannot be read: EOF while parsing a value at line 1 column 12.
+        "#]],
     );
 }
 
@@ -170,18 +237,34 @@ fn lone_surrogate_becomes_the_replacement_character() {
 
 #[test]
 fn seed_keeps_its_value_whatever_its_size() {
-    let seed = |text: &str| run(Endpoint::ChatCompletions, &chat(&format!("\"seed\":{text}"))).unwrap().sequences[0].seed;
+    let seed = |text: &str| {
+        run(
+            Endpoint::ChatCompletions,
+            &chat(&format!("\"seed\":{text}")),
+        )
+        .unwrap()
+        .sequences[0]
+            .seed
+    };
     assert_eq!(seed("9007199254740993"), 9_007_199_254_740_993);
     assert_ne!(seed("9007199254740993"), seed("9007199254740992"));
     assert_eq!(seed("18446744073709551615"), u64::MAX);
     assert_eq!(seed("-1"), u64::MAX);
     let without = run(Endpoint::ChatCompletions, &chat("")).unwrap().sequences[0].seed;
-    assert_eq!(without, run(Endpoint::ChatCompletions, &chat("")).unwrap().sequences[0].seed);
+    assert_eq!(
+        without,
+        run(Endpoint::ChatCompletions, &chat("")).unwrap().sequences[0].seed
+    );
 }
 
 #[test]
 fn max_tokens_is_the_room_that_is_left_when_absent_or_larger() {
-    let max = |rest: &str| run(Endpoint::ChatCompletions, &chat(rest)).unwrap().sequences[0].max_tokens;
+    let max = |rest: &str| {
+        run(Endpoint::ChatCompletions, &chat(rest))
+            .unwrap()
+            .sequences[0]
+            .max_tokens
+    };
     let prompt = "user: hi\n".len() as u32;
     assert_eq!(max(""), 1_000 - prompt);
     assert_eq!(max(r#""max_tokens":5000"#), 1_000 - prompt);
@@ -191,22 +274,45 @@ fn max_tokens_is_the_room_that_is_left_when_absent_or_larger() {
 
 #[test]
 fn completions_take_every_form_of_prompt() {
-    let count = |prompt: &str| run(Endpoint::Completions, &format!("{{\"prompt\":{prompt},\"n\":2}}")).map(|l| l.sequences.len());
+    let count = |prompt: &str| {
+        run(
+            Endpoint::Completions,
+            &format!("{{\"prompt\":{prompt},\"n\":2}}"),
+        )
+        .map(|l| l.sequences.len())
+    };
     assert_eq!(count(r#""x""#), Ok(2));
     assert_eq!(count(r#"["x","y"]"#), Ok(4));
     assert_eq!(count("[1,2,3]"), Ok(2));
     assert_eq!(count("[[1],[2],[3]]"), Ok(6));
     check(
         Endpoint::Completions,
-        &[r#"{"prompt":[]}"#, r#"{"prompt":{}}"#, r#"{"prompt":[1,"x"]}"#, r#"{}"#, r#"{"prompt":"x","best_of":3}"#, r#"{"prompt":"x","suffix":"y"}"#],
-        &expect![[""]],
+        &[
+            r#"{"prompt":[]}"#,
+            r#"{"prompt":{}}"#,
+            r#"{"prompt":[1,"x"]}"#,
+            r#"{}"#,
+            r#"{"prompt":"x","best_of":3}"#,
+            r#"{"prompt":"x","suffix":"y"}"#,
+        ],
+        &expect![[r#"
+            400 prompt empty_array: Invalid 'prompt': an empty array has no prompt.
+            400 prompt invalid_type: Invalid type for 'prompt': expected a string, an array of strings, an array of token ids, or an array of those, but got an object instead.
+            400 prompt invalid_type: Invalid type for 'prompt': expected a string, an array of strings, an array of token ids, or an array of those, but got an array instead.
+            400 prompt missing_required_parameter: Missing required parameter: 'prompt'.
+            400 best_of unsupported_parameter: Unsupported parameter 'best_of': only the value of 'n' is available.
+            400 suffix unsupported_parameter: Unsupported parameter 'suffix': this model does not fill in the middle.
+        "#]],
     );
 }
 
 #[test]
 fn responses_read_instructions_and_items() {
     let body = r#"{"instructions":"Be kind.","input":[{"role":"user","content":[{"type":"input_text","text":"hi"}]}]}"#;
-    assert_eq!(prompt_of(&run(Endpoint::Responses, body).unwrap(), 0), "system: Be kind.\nuser: hi\n");
+    assert_eq!(
+        prompt_of(&run(Endpoint::Responses, body).unwrap(), 0),
+        "system: Be kind.\nuser: hi\n"
+    );
     check(
         Endpoint::Responses,
         &[
@@ -217,7 +323,14 @@ fn responses_read_instructions_and_items() {
             r#"{"input":[]}"#,
             r#"{"input":7}"#,
         ],
-        &expect![[""]],
+        &expect![[r#"
+            400 previous_response_id unsupported_parameter: Unsupported parameter 'previous_response_id': a line of a batch has no stored state.
+            400 background unsupported_parameter: Unsupported parameter 'background': a batch is in the background already.
+            400 text unsupported_parameter: Unsupported parameter 'text': only the format 'text' is available.
+            400 input[0].type unsupported_parameter: Unsupported parameter 'input[0].type': only messages are available.
+            400 input empty_array: Invalid 'input': empty array. Expected an array with minimum length 1, but got an empty array instead.
+            400 input invalid_type: Invalid type for 'input': expected a string or an array, but got an integer instead.
+        "#]],
     );
 }
 
@@ -244,24 +357,49 @@ const ANSWERER: Answerer<'static> = Answerer {
 fn chat_answer_has_every_field() {
     let line = run(Endpoint::ChatCompletions, &chat("")).unwrap();
     let mut with_logprobs = generation("hi", FinishReason::Stop);
-    with_logprobs.logprobs = Some(vec![TokenLogprob { token: 104, logprob: -0.5, top: vec![(104, -0.5), (0xe9, -1.5)] }]);
+    with_logprobs.logprobs = Some(vec![TokenLogprob {
+        token: 104,
+        logprob: -0.5,
+        top: vec![(104, -0.5), (0xe9, -1.5)],
+    }]);
     let body = answer(&line.shape, &[with_logprobs], &ANSWERER, &Bytes).unwrap();
-    expect![[""]].assert_eq(&body);
+    expect![[r#"{"id":"chatcmpl-ab","object":"chat.completion","created":1790000100,"model":"m","choices":[{"index":0,"message":{"role":"assistant","content":"hi","refusal":null},"logprobs":{"content":[{"token":"h","logprob":-0.5,"bytes":[104],"top_logprobs":[{"token":"h","logprob":-0.5,"bytes":[104]},{"token":"�","logprob":-1.5,"bytes":[233]}]}],"refusal":null},"finish_reason":"stop"}],"usage":{"prompt_tokens":9,"completion_tokens":2,"total_tokens":11,"prompt_tokens_details":{"cached_tokens":4},"completion_tokens_details":{"reasoning_tokens":0}},"system_fingerprint":"fp"}"#]].assert_eq(&body);
 }
 
 #[test]
 fn completion_answer_echoes_and_counts_each_prompt_once() {
-    let line = run(Endpoint::Completions, r#"{"prompt":["ab","c"],"n":2,"echo":true}"#).unwrap();
+    let line = run(
+        Endpoint::Completions,
+        r#"{"prompt":["ab","c"],"n":2,"echo":true}"#,
+    )
+    .unwrap();
     let generations = vec![generation("!", FinishReason::Length); 4];
-    assert_eq!(token_counts(&line.shape, &generations), TokenCounts { input: 18, cached: 8, output: 8 });
-    expect![[""]].assert_eq(&answer(&line.shape, &generations, &ANSWERER, &Bytes).unwrap());
+    assert_eq!(
+        token_counts(&line.shape, &generations),
+        TokenCounts {
+            input: 18,
+            cached: 8,
+            output: 8
+        }
+    );
+    expect![[r#"{"id":"cmpl-ab","object":"text_completion","created":1790000100,"model":"m","choices":[{"text":"ab!","index":0,"logprobs":null,"finish_reason":"length"},{"text":"ab!","index":1,"logprobs":null,"finish_reason":"length"},{"text":"c!","index":2,"logprobs":null,"finish_reason":"length"},{"text":"c!","index":3,"logprobs":null,"finish_reason":"length"}],"usage":{"prompt_tokens":18,"completion_tokens":8,"total_tokens":26,"prompt_tokens_details":{"cached_tokens":8},"completion_tokens_details":{"reasoning_tokens":0}},"system_fingerprint":"fp"}"#]].assert_eq(&answer(&line.shape, &generations, &ANSWERER, &Bytes).unwrap());
 }
 
 #[test]
 fn response_that_was_cut_is_incomplete() {
-    let line = run(Endpoint::Responses, r#"{"input":"hi","max_output_tokens":2}"#).unwrap();
-    let body = answer(&line.shape, &[generation("hi", FinishReason::Length)], &ANSWERER, &Bytes).unwrap();
-    expect![[""]].assert_eq(&body);
+    let line = run(
+        Endpoint::Responses,
+        r#"{"input":"hi","max_output_tokens":2}"#,
+    )
+    .unwrap();
+    let body = answer(
+        &line.shape,
+        &[generation("hi", FinishReason::Length)],
+        &ANSWERER,
+        &Bytes,
+    )
+    .unwrap();
+    expect![[r#"{"id":"resp_ab","object":"response","created_at":1790000100,"completed_at":1790000100,"status":"incomplete","error":null,"incomplete_details":{"reason":"max_output_tokens"},"instructions":null,"max_output_tokens":2,"metadata":{},"model":"m","output":[{"type":"message","id":"msg_ab","role":"assistant","status":"incomplete","content":[{"type":"output_text","text":"hi","annotations":[],"logprobs":[]}]}],"parallel_tool_calls":true,"previous_response_id":null,"reasoning":{"effort":null,"summary":null},"store":false,"temperature":1.0,"text":{"format":{"type":"text"}},"tool_choice":"auto","tools":[],"top_p":1.0,"truncation":"disabled","usage":{"input_tokens":9,"input_tokens_details":{"cached_tokens":4},"output_tokens":2,"output_tokens_details":{"reasoning_tokens":0},"total_tokens":11}}"#]].assert_eq(&body);
 }
 
 #[test]
@@ -269,9 +407,16 @@ fn number_that_is_not_finite_is_an_error_and_never_null() {
     let line = run(Endpoint::ChatCompletions, &chat(r#""logprobs":true"#)).unwrap();
     for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
         let mut generation = generation("hi", FinishReason::Stop);
-        generation.logprobs = Some(vec![TokenLogprob { token: 104, logprob: bad, top: vec![] }]);
+        generation.logprobs = Some(vec![TokenLogprob {
+            token: 104,
+            logprob: bad,
+            top: vec![],
+        }]);
         let error = answer(&line.shape, &[generation], &ANSWERER, &Bytes).unwrap_err();
-        assert_eq!((error.status, error.code.as_deref()), (500, Some("non_finite_result")));
+        assert_eq!(
+            (error.status, error.code.as_deref()),
+            (500, Some("non_finite_result"))
+        );
     }
 }
 
@@ -279,8 +424,18 @@ fn number_that_is_not_finite_is_an_error_and_never_null() {
 fn context_that_is_too_long_is_the_lines_400() {
     let error = failure(
         Endpoint::ChatCompletions,
-        &RequestFailure::ContextTooLong { prompt_tokens: 9_000, context_tokens: 8_192 },
+        &RequestFailure::ContextTooLong {
+            prompt_tokens: 9_000,
+            context_tokens: 8_192,
+        },
     );
-    assert_eq!((error.status, error.param.as_deref(), error.code.as_deref()), (400, Some("messages"), Some("context_length_exceeded")));
-    assert!(error.message.contains("8192") && error.message.contains("9000"), "{}", error.message);
+    assert_eq!(
+        (error.status, error.param.as_deref(), error.code.as_deref()),
+        (400, Some("messages"), Some("context_length_exceeded"))
+    );
+    assert!(
+        error.message.contains("8192") && error.message.contains("9000"),
+        "{}",
+        error.message
+    );
 }

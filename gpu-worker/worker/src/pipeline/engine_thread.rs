@@ -13,7 +13,13 @@ use crate::model::ModelText;
 use crate::openai::{self, AnswerShape, PreparedLine};
 
 pub(super) enum ToEngine {
-    Run { key: LineKey, endpoint: Endpoint, request_id: String, salt: u64, line: PreparedLine },
+    Run {
+        key: LineKey,
+        endpoint: Endpoint,
+        request_id: String,
+        salt: u64,
+        line: PreparedLine,
+    },
     Cancel(LineKey),
 }
 
@@ -43,8 +49,14 @@ pub(super) fn run(
     progress: &Progress,
     text: &Arc<ModelText>,
 ) {
-    let mut thread =
-        EngineThread { engine, results, text, lines: HashMap::new(), owners: HashMap::new(), next_request: 0 };
+    let mut thread = EngineThread {
+        engine,
+        results,
+        text,
+        lines: HashMap::new(),
+        owners: HashMap::new(),
+        next_request: 0,
+    };
     loop {
         loop {
             match inbox.try_recv() {
@@ -65,8 +77,13 @@ pub(super) fn run(
         }
         let stats = thread.engine.stats();
         progress.steps.store(stats.steps, Ordering::Relaxed);
-        progress.tokens.store(stats.prompt_tokens + stats.completion_tokens, Ordering::Relaxed);
-        progress.sequences.store((stats.waiting + stats.running) as u64, Ordering::Relaxed);
+        progress.tokens.store(
+            stats.prompt_tokens + stats.completion_tokens,
+            Ordering::Relaxed,
+        );
+        progress
+            .sequences
+            .store((stats.waiting + stats.running) as u64, Ordering::Relaxed);
         if !busy {
             match inbox.recv() {
                 Ok(message) => thread.receive(message),
@@ -79,7 +96,13 @@ pub(super) fn run(
 impl EngineThread<'_> {
     fn receive(&mut self, message: ToEngine) {
         match message {
-            ToEngine::Run { key, endpoint, request_id, salt, line } => self.start(key, endpoint, request_id, salt, line),
+            ToEngine::Run {
+                key,
+                endpoint,
+                request_id,
+                salt,
+                line,
+            } => self.start(key, endpoint, request_id, salt, line),
             ToEngine::Cancel(key) => {
                 if let Some(line) = self.lines.remove(&key) {
                     self.drop_requests(&line);
@@ -88,7 +111,14 @@ impl EngineThread<'_> {
         }
     }
 
-    fn start(&mut self, key: LineKey, endpoint: Endpoint, request_id: String, salt: u64, line: PreparedLine) {
+    fn start(
+        &mut self,
+        key: LineKey,
+        endpoint: Endpoint,
+        request_id: String,
+        salt: u64,
+        line: PreparedLine,
+    ) {
         let mut requests = Vec::with_capacity(line.sequences.len());
         for (index, sequence) in line.sequences.into_iter().enumerate() {
             let id = RequestId(self.next_request);
@@ -111,11 +141,22 @@ impl EngineThread<'_> {
             });
         }
         let generations = vec![None; requests.len()];
-        self.lines.insert(key, OpenLine { endpoint, request_id, shape: line.shape, requests, generations });
+        self.lines.insert(
+            key,
+            OpenLine {
+                endpoint,
+                request_id,
+                shape: line.shape,
+                requests,
+                generations,
+            },
+        );
     }
 
     fn ended(&mut self, id: RequestId, outcome: Outcome) {
-        let Some((key, index)) = self.owners.remove(&id) else { return };
+        let Some((key, index)) = self.owners.remove(&id) else {
+            return;
+        };
         match outcome {
             Outcome::Finished(generation) => self.finished(key, index, generation),
             Outcome::Failed(failure) => self.failed(key, &failure),
@@ -123,7 +164,9 @@ impl EngineThread<'_> {
     }
 
     fn finished(&mut self, key: LineKey, index: usize, generation: Generation) {
-        let Some(line) = self.lines.get_mut(&key) else { return };
+        let Some(line) = self.lines.get_mut(&key) else {
+            return;
+        };
         line.generations[index] = Some(generation);
         if line.generations.iter().any(Option::is_none) {
             return;
@@ -137,7 +180,11 @@ impl EngineThread<'_> {
     fn failed(&mut self, key: LineKey, failure: &RequestFailure) {
         if let Some(line) = self.lines.remove(&key) {
             self.drop_requests(&line);
-            self.send(key, line.request_id, Err(openai::failure(line.endpoint, failure)));
+            self.send(
+                key,
+                line.request_id,
+                Err(openai::failure(line.endpoint, failure)),
+            );
         }
     }
 
@@ -149,8 +196,17 @@ impl EngineThread<'_> {
         }
     }
 
-    fn send(&self, key: LineKey, request_id: String, outcome: Result<(AnswerShape, Vec<Generation>), openai::LineError>) {
+    fn send(
+        &self,
+        key: LineKey,
+        request_id: String,
+        outcome: Result<(AnswerShape, Vec<Generation>), openai::LineError>,
+    ) {
         // The receiver is gone only when the pipeline is being dropped.
-        let _ = self.results.send(FromEngine::Line(Box::new(Finished { key, request_id, outcome })));
+        let _ = self.results.send(FromEngine::Line(Box::new(Finished {
+            key,
+            request_id,
+            outcome,
+        })));
     }
 }

@@ -1,5 +1,6 @@
 //! Parses, templates and tokenises lines, so that the engine's thread never waits for text.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc;
 
@@ -8,7 +9,7 @@ use tokio::sync::mpsc as async_mpsc;
 use super::engine_thread::ToEngine;
 use super::{Finished, FromEngine, LineJob, ToPrepare};
 use crate::model::ModelText;
-use crate::openai::{self, LineContext};
+use crate::openai::{self, LineContext, LineError};
 
 /// Serves the inbox until it closes.
 pub(super) fn run(
@@ -44,12 +45,33 @@ fn prepare(
         created_at: job.created_at,
         context_tokens,
     };
-    match openai::prepare(&job.body, &context, &**text) {
+    // Regular expressions and templates come with the model: a fault in one costs one line, not the worker.
+    let prepared = catch_unwind(AssertUnwindSafe(|| {
+        openai::prepare(&job.body, &context, &**text)
+    }));
+    let prepared = prepared.unwrap_or_else(|_| {
+        tracing::error!(batch.id = %job.run, line.no = job.line.0, "prepare a line: it panicked");
+        Err(LineError::server(
+            "the request could not be prepared",
+            "internal_error",
+        ))
+    });
+    match prepared {
         Ok(line) => to_engine
-            .send(ToEngine::Run { key: job.key, endpoint: job.endpoint, request_id: job.request_id, salt: job.salt, line })
+            .send(ToEngine::Run {
+                key: job.key,
+                endpoint: job.endpoint,
+                request_id: job.request_id,
+                salt: job.salt,
+                line,
+            })
             .is_ok(),
         Err(error) => {
-            let finished = Finished { key: job.key, request_id: job.request_id, outcome: Err(error) };
+            let finished = Finished {
+                key: job.key,
+                request_id: job.request_id,
+                outcome: Err(error),
+            };
             results.send(FromEngine::Line(Box::new(finished))).is_ok()
         }
     }

@@ -20,7 +20,9 @@ impl Service {
         match self.try_commit(id).await {
             Ok(Commit::Ok(shard)) => {
                 let now = (self.context.platform.clock)();
-                let Some(held) = self.held.get_mut(&id) else { return };
+                let Some(held) = self.held.get_mut(&id) else {
+                    return;
+                };
                 let done = held.draft().last;
                 held.committed(shard, now);
                 if done && held.is_finished() {
@@ -37,7 +39,9 @@ impl Service {
 
     async fn try_commit(&mut self, id: u64) -> Result<Commit, IoError> {
         let now = (self.context.platform.clock)();
-        let Some(held) = self.held.get_mut(&id) else { return Ok(Commit::Fenced) };
+        let Some(held) = self.held.get_mut(&id) else {
+            return Ok(Commit::Fenced);
+        };
         let draft = held.draft();
         let segment = match draft.segment {
             Some((segment, bytes)) => {
@@ -54,13 +58,23 @@ impl Service {
         };
         self.context
             .store
-            .commit_shard(&held.tenant, held.batch, &held.shard, segment, draft.delta, draft.last, now)
+            .commit_shard(
+                &held.tenant,
+                held.batch,
+                &held.shard,
+                segment,
+                draft.delta,
+                draft.last,
+                now,
+            )
             .await
     }
 
     /// The shard is done: drops its message, seals the batch if it was the last, and asks for more work.
     async fn finish_shard(&mut self, pipeline: &Pipeline, id: u64) {
-        let Some(held) = self.held.remove(&id) else { return };
+        let Some(held) = self.held.remove(&id) else {
+            return;
+        };
         tracing::info!(batch.id = %held.batch, shard.id = %held.shard.id, "shard done");
         self.delete_message(&held).await;
         if let Err(error) = self.seal_if_done(&held).await {
@@ -69,21 +83,51 @@ impl Service {
         }
         let rate = self.rate.tokens_per_s();
         if rate > 0 {
-            warn_on_error("record the rate", self.context.store.record_rate(pipeline.model_id(), rate).await);
+            warn_on_error(
+                "record the rate",
+                self.context
+                    .store
+                    .record_rate(pipeline.model_id(), rate)
+                    .await,
+            );
         }
-        let job = DispatchJob { schema: SCHEMA, model: Some(pipeline.model_id().to_owned()) };
-        warn_on_error("ask for shards", self.send(&QueueName::Dispatch, &job).await);
+        let job = DispatchJob {
+            schema: SCHEMA,
+            model: Some(pipeline.model_id().to_owned()),
+        };
+        warn_on_error(
+            "ask for shards",
+            self.send(&QueueName::Dispatch, &job).await,
+        );
     }
 
-    async fn seal_if_done(&self, held: &Held) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    async fn seal_if_done(
+        &self,
+        held: &Held,
+    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         let now = (self.context.platform.clock)();
-        let Some(run) = self.context.store.load_run(&held.tenant, held.batch).await? else { return Ok(()) };
+        let Some(run) = self
+            .context
+            .store
+            .load_run(&held.tenant, held.batch)
+            .await?
+        else {
+            return Ok(());
+        };
         if !run.state.is_open() || run.shards_done < run.shards_total {
             return Ok(());
         }
-        let applied = self.context.store.apply(&held.tenant, held.batch, Event::AllShardsDone, now).await?;
+        let applied = self
+            .context
+            .store
+            .apply(&held.tenant, held.batch, Event::AllShardsDone, now)
+            .await?;
         if applied.effects.contains(&Effect::Finalize) {
-            let job = StageJob { schema: SCHEMA, tenant: held.tenant.clone(), batch: held.batch };
+            let job = StageJob {
+                schema: SCHEMA,
+                tenant: held.tenant.clone(),
+                batch: held.batch,
+            };
             self.send(&QueueName::Finalize, &job).await?;
         }
         Ok(())
@@ -92,9 +136,13 @@ impl Service {
     /// Looks whether the batches of held shards are being stopped.
     pub(super) async fn control(&mut self, pipeline: &Pipeline) {
         for id in self.held.keys().copied().collect::<Vec<_>>() {
-            let Some(held) = self.held.get(&id) else { continue };
+            let Some(held) = self.held.get(&id) else {
+                continue;
+            };
             let run = self.context.store.load_run(&held.tenant, held.batch).await;
-            let Some(run) = warn_on_error("look at a batch", run) else { continue };
+            let Some(run) = warn_on_error("look at a batch", run) else {
+                continue;
+            };
             match run.map(|run| run.state) {
                 Some(State::InProgress) => {}
                 Some(State::Draining(_)) => {
@@ -110,7 +158,9 @@ impl Service {
 
     /// Drops a shard whose results nobody wants any more.
     async fn abandon(&mut self, pipeline: &Pipeline, id: u64) {
-        let Some(held) = self.held.remove(&id) else { return };
+        let Some(held) = self.held.remove(&id) else {
+            return;
+        };
         for key in held.open_keys() {
             self.owners.remove(&key);
             pipeline.cancel(key);
@@ -123,7 +173,9 @@ impl Service {
         tracing::info!(shards = self.held.len(), "drain");
         for id in self.held.keys().copied().collect::<Vec<_>>() {
             self.commit(pipeline, id).await;
-            let Some(held) = self.held.remove(&id) else { continue };
+            let Some(held) = self.held.remove(&id) else {
+                continue;
+            };
             for key in held.open_keys() {
                 pipeline.cancel(key);
             }
@@ -133,7 +185,12 @@ impl Service {
 
     async fn hand_back(&self, held: &Held) -> Result<(), IoError> {
         let now = (self.context.platform.clock)();
-        if self.context.store.hand_back(&held.tenant, held.batch, &held.shard, now).await? {
+        if self
+            .context
+            .store
+            .hand_back(&held.tenant, held.batch, &held.shard, now)
+            .await?
+        {
             let job = ShardJob {
                 schema: SCHEMA,
                 tenant: held.tenant.clone(),
@@ -147,13 +204,21 @@ impl Service {
     }
 
     async fn delete_message(&self, held: &Held) {
-        let deleted = self.context.platform.queue.delete(&held.queue, &held.receipt).await;
+        let deleted = self
+            .context
+            .platform
+            .queue
+            .delete(&held.queue, &held.receipt)
+            .await;
         warn_on_error("delete a message", deleted);
     }
 
     async fn send(&self, queue: &QueueName, job: &(impl Serialize + Sync)) -> Result<(), IoError> {
-        let body = serde_json::to_string(job)
-            .map_err(|error| IoError::new("write message", "job", batch_io::IoKind::Corrupt).because(error))?;
-        Arc::clone(&self.context.platform.queue).send(queue, vec![body], Duration::ZERO).await
+        let body = serde_json::to_string(job).map_err(|error| {
+            IoError::new("write message", "job", batch_io::IoKind::Corrupt).because(error)
+        })?;
+        Arc::clone(&self.context.platform.queue)
+            .send(queue, vec![body], Duration::ZERO)
+            .await
     }
 }

@@ -80,26 +80,43 @@ impl Held {
         segments: &[Bytes],
         mut next_key: impl FnMut() -> LineKey,
     ) -> Result<(Self, Vec<LineJob>), ShardFault> {
-        let Claimed { shard, params, queue, receipt, now } = claimed;
+        let Claimed {
+            shard,
+            params,
+            queue,
+            receipt,
+            now,
+        } = claimed;
         let mut finished = BTreeSet::new();
         for blob in segments {
             for result in segment::decode(blob) {
                 finished.insert(result?.line);
             }
         }
-        let subset: Option<BTreeSet<u32>> = shard.subset.as_ref().map(|list| list.iter().copied().collect());
+        let subset: Option<BTreeSet<u32>> = shard
+            .subset
+            .as_ref()
+            .map(|list| list.iter().copied().collect());
         let run: Arc<str> = params.id.to_string().into();
         let mut open = HashMap::new();
         let mut jobs = Vec::new();
         for (ordinal, line) in shard_format::decode(lines).enumerate() {
             let line = line?;
-            let mine = subset.as_ref().is_none_or(|subset| u32::try_from(ordinal).is_ok_and(|n| subset.contains(&n)));
+            let mine = subset
+                .as_ref()
+                .is_none_or(|subset| u32::try_from(ordinal).is_ok_and(|n| subset.contains(&n)));
             if !mine || finished.contains(&line.line) {
                 continue;
             }
             let request = line::open(line.raw).ok_or(ShardFault::Line(line.line.0))?;
             let key = next_key();
-            open.insert(key, OpenLine { line: line.line, custom_id_json: request.custom_id_json.to_owned() });
+            open.insert(
+                key,
+                OpenLine {
+                    line: line.line,
+                    custom_id_json: request.custom_id_json.to_owned(),
+                },
+            );
             jobs.push(LineJob {
                 key,
                 endpoint: params.endpoint,
@@ -131,9 +148,22 @@ impl Held {
     }
 
     /// Takes in the answer of one of its lines.
-    pub(super) fn finish_line(&mut self, key: LineKey, result: &Result<Answered, LineError>, request_id: &str) {
-        let Some(OpenLine { line, custom_id_json }) = self.open.remove(&key) else { return };
-        let tokens = result.as_ref().map_or(TokenCounts::default(), |answered| answered.tokens);
+    pub(super) fn finish_line(
+        &mut self,
+        key: LineKey,
+        result: &Result<Answered, LineError>,
+        request_id: &str,
+    ) {
+        let Some(OpenLine {
+            line,
+            custom_id_json,
+        }) = self.open.remove(&key)
+        else {
+            return;
+        };
+        let tokens = result
+            .as_ref()
+            .map_or(TokenCounts::default(), |answered| answered.tokens);
         let record = answer_record(self.batch, line, &custom_id_json, request_id, result);
         self.results.insert(line, (result.is_ok(), tokens, record));
     }
@@ -161,26 +191,47 @@ impl Held {
         let mut delta = CommitDelta::default();
         let mut blob = Vec::new();
         for (line, (ok, tokens, record)) in std::mem::take(&mut self.results) {
-            segment::encode_result(&mut blob, &LineResult { line, ok, tokens, record: &record });
+            segment::encode_result(
+                &mut blob,
+                &LineResult {
+                    line,
+                    ok,
+                    tokens,
+                    record: &record,
+                },
+            );
             delta.completed += u64::from(ok);
             delta.failed += u64::from(!ok);
             delta.tokens.input += tokens.input;
             delta.tokens.cached += tokens.cached;
             delta.tokens.output += tokens.output;
-            delta.cost_picodollars += self.price.map_or(0, |price| price::cost_picodollars(price, tokens));
+            delta.cost_picodollars += self
+                .price
+                .map_or(0, |price| price::cost_picodollars(price, tokens));
         }
         let segment = (!blob.is_empty()).then(|| {
-            let segment = SegmentRef { epoch: self.shard.epoch, number: self.next_segment };
+            let segment = SegmentRef {
+                epoch: self.shard.epoch,
+                number: self.next_segment,
+            };
             (segment, Bytes::from(blob))
         });
-        let draft = CommitDraft { segment, delta, last: self.open.is_empty() };
+        let draft = CommitDraft {
+            segment,
+            delta,
+            last: self.open.is_empty(),
+        };
         self.draft = Some(draft.clone());
         draft
     }
 
     /// The draft is written.
     pub(super) fn committed(&mut self, shard: Shard, now: UnixMs) {
-        if self.draft.take().is_some_and(|draft| draft.segment.is_some()) {
+        if self
+            .draft
+            .take()
+            .is_some_and(|draft| draft.segment.is_some())
+        {
             self.next_segment += 1;
         }
         self.shard = shard;
@@ -191,5 +242,8 @@ impl Held {
 /// Prefix pages are shared within a tenant only.
 fn salt(tenant: &TenantId) -> u64 {
     use sha2::{Digest as _, Sha256};
-    Sha256::digest(tenant.as_str().as_bytes()).iter().take(8).fold(0, |salt, byte| salt << 8 | u64::from(*byte))
+    Sha256::digest(tenant.as_str().as_bytes())
+        .iter()
+        .take(8)
+        .fold(0, |salt, byte| salt << 8 | u64::from(*byte))
 }

@@ -127,14 +127,12 @@ enum TurnEnd {
 impl Service {
     async fn serve(&mut self) -> Result<(), ServiceError> {
         let mut turn = self.first_model().await;
-        loop {
-            let Some(model) = turn else { break };
-            let Some(mut pipeline) = self.load(model).await? else { break };
+        while let Some(model) = turn.take() {
+            let Some(mut pipeline) = self.load(model).await? else {
+                break;
+            };
             match self.serve_model(&mut pipeline).await? {
-                TurnEnd::Stop => {
-                    self.drain(&mut pipeline).await;
-                    break;
-                }
+                TurnEnd::Stop => self.drain(&mut pipeline).await,
                 TurnEnd::Swap(next) => turn = Some(next),
             }
         }
@@ -147,7 +145,12 @@ impl Service {
     async fn load(&mut self, model: usize) -> Result<Option<Pipeline>, ServiceError> {
         let ServableModel { id, path } = self.context.models[model].clone();
         let options = EngineOptions {
-            context_tokens: self.context.catalog.resolve(&id).and_then(|model| model.context_tokens).map(|n| n as usize),
+            context_tokens: self
+                .context
+                .catalog
+                .resolve(&id)
+                .and_then(|model| model.context_tokens)
+                .map(|n| n as usize),
             ..self.context.options
         };
         tracing::info!(model.id = %id, "load a model");
@@ -217,27 +220,48 @@ impl Service {
     }
 
     async fn take_answer(&mut self, pipeline: &Pipeline, answer: LineAnswer) {
-        let Some(id) = self.owners.remove(&answer.key) else { return };
-        let Some(held) = self.held.get_mut(&id) else { return };
-        let request_id = batch_core::id::RequestId::new((self.context.platform.clock)(), (self.context.platform.random)());
+        let Some(id) = self.owners.remove(&answer.key) else {
+            return;
+        };
+        let Some(held) = self.held.get_mut(&id) else {
+            return;
+        };
+        let request_id = batch_core::id::RequestId::new(
+            (self.context.platform.clock)(),
+            (self.context.platform.random)(),
+        );
         held.finish_line(answer.key, &answer.result, &request_id.to_string());
         if held.is_finished() {
             self.commit(pipeline, id).await;
         }
     }
 
-    async fn tick(&mut self, pipeline: &Pipeline, turn: &mut swap::Turn) -> Result<(), ServiceError> {
+    async fn tick(
+        &mut self,
+        pipeline: &Pipeline,
+        turn: &mut swap::Turn,
+    ) -> Result<(), ServiceError> {
         let now = (self.context.platform.clock)();
         let timing = *self.context.store.timing();
-        self.rate.observe(now, pipeline.progress().tokens(), pipeline.progress().sequences() > 0);
-        let stalled_ms = self.rate.stalled_ms(now, pipeline.progress().steps(), pipeline.progress().sequences());
+        self.rate.observe(
+            now,
+            pipeline.progress().tokens(),
+            pipeline.progress().sequences() > 0,
+        );
+        let stalled_ms = self.rate.stalled_ms(
+            now,
+            pipeline.progress().steps(),
+            pipeline.progress().sequences(),
+        );
         if stalled_ms > ENGINE_STALL_MS {
             return Err(ServiceError::EngineStalled(stalled_ms));
         }
         let due: Vec<u64> = self
             .held
             .iter()
-            .filter(|(_, held)| held.is_finished() || now.since_ms(held.committed_at) >= timing.commit_ms)
+            .filter(|(_, held)| {
+                held.is_finished() || now.since_ms(held.committed_at) >= timing.commit_ms
+            })
             .map(|(id, _)| *id)
             .collect();
         for id in due {
@@ -264,14 +288,22 @@ impl Service {
         self.registered_at = now;
         let record = WorkerRecord {
             id: self.context.worker,
-            models: self.context.models.iter().map(|model| model.id.clone()).collect(),
+            models: self
+                .context
+                .models
+                .iter()
+                .map(|model| model.id.clone())
+                .collect(),
             loaded: loaded.map(str::to_owned),
             slots: SLOTS as u32,
             tokens_per_s: self.rate.tokens_per_s(),
             pid: std::process::id(),
             expires_at: now.plus_ms(timing.worker_expiry_ms),
         };
-        warn_on_error("register this worker", self.context.store.register_worker(&record).await);
+        warn_on_error(
+            "register this worker",
+            self.context.store.register_worker(&record).await,
+        );
     }
 }
 
@@ -320,7 +352,9 @@ impl RateMeter {
 }
 
 fn warn_on_error<T>(doing: &'static str, result: Result<T, IoError>) -> Option<T> {
-    result.inspect_err(|error| tracing::warn!(error = %chain(error), "{doing}")).ok()
+    result
+        .inspect_err(|error| tracing::warn!(error = %chain(error), "{doing}"))
+        .ok()
 }
 
 /// Renders an error with its causes on one line.

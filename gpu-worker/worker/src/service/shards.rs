@@ -27,13 +27,21 @@ pub(super) struct Receiving {
 
 impl std::fmt::Debug for Receiving {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Receiving").field("queue", &self.queue).finish_non_exhaustive()
+        f.debug_struct("Receiving")
+            .field("queue", &self.queue)
+            .finish_non_exhaustive()
     }
 }
 
 impl Receiving {
     pub(super) fn new(model: &str, lane: Lane) -> Self {
-        Self { queue: QueueName::Model { model: model.to_owned(), lane }, pending: None }
+        Self {
+            queue: QueueName::Model {
+                model: model.to_owned(),
+                lane,
+            },
+            pending: None,
+        }
     }
 
     /// Begins a poll unless one is under way.
@@ -68,9 +76,15 @@ impl Receiving {
 
     /// Ends the poll, and shows what it received to others at once.
     pub(super) async fn give_back(&mut self, context: &Context) {
-        let Some(pending) = self.pending.take() else { return };
+        let Some(pending) = self.pending.take() else {
+            return;
+        };
         for message in warn_on_error("receive shards", pending.await).unwrap_or_default() {
-            let shown = context.platform.queue.extend(&self.queue, &message.receipt, Duration::ZERO).await;
+            let shown = context
+                .platform
+                .queue
+                .extend(&self.queue, &message.receipt, Duration::ZERO)
+                .await;
             warn_on_error("give a message back", shown);
         }
     }
@@ -80,7 +94,12 @@ impl Service {
     /// Returns whether another shard of this lane fits: two that keep the engine full, and a fast one beside.
     pub(super) fn has_room(&self, pipeline: &Pipeline, lane: Lane) -> bool {
         let held_in = |lane: Lane| {
-            self.held.values().filter(|held| matches!(&held.queue, QueueName::Model { lane: l, .. } if *l == lane)).count()
+            self.held
+                .values()
+                .filter(
+                    |held| matches!(&held.queue, QueueName::Model { lane: l, .. } if *l == lane),
+                )
+                .count()
         };
         match lane {
             Lane::Fast => held_in(Lane::Fast) < SLOTS,
@@ -97,7 +116,12 @@ impl Service {
         self.held.values().any(|held| held.shard.alone)
     }
 
-    pub(super) async fn claim(&mut self, pipeline: &Pipeline, messages: Result<Vec<Message>, IoError>, lane: Lane) {
+    pub(super) async fn claim(
+        &mut self,
+        pipeline: &Pipeline,
+        messages: Result<Vec<Message>, IoError>,
+        lane: Lane,
+    ) {
         let messages = match messages {
             Ok(messages) => messages,
             Err(error) => {
@@ -106,7 +130,10 @@ impl Service {
                 return;
             }
         };
-        let queue = QueueName::Model { model: pipeline.model_id().to_owned(), lane };
+        let queue = QueueName::Model {
+            model: pipeline.model_id().to_owned(),
+            lane,
+        };
         for message in messages {
             if let Err(error) = self.claim_message(pipeline, &queue, &message).await {
                 // The message comes back by its timeout.
@@ -115,7 +142,12 @@ impl Service {
         }
     }
 
-    async fn claim_message(&mut self, pipeline: &Pipeline, queue: &QueueName, message: &Message) -> Result<(), IoError> {
+    async fn claim_message(
+        &mut self,
+        pipeline: &Pipeline,
+        queue: &QueueName,
+        message: &Message,
+    ) -> Result<(), IoError> {
         let port = std::sync::Arc::clone(&self.context.platform.queue);
         let job: ShardJob = match serde_json::from_str(&message.body) {
             Ok(job) => job,
@@ -125,19 +157,32 @@ impl Service {
             }
         };
         if job.schema > SCHEMA {
-            tracing::error!(schema = job.schema, "a message of a newer version: update this worker");
+            tracing::error!(
+                schema = job.schema,
+                "a message of a newer version: update this worker"
+            );
             return Ok(());
         }
         let now = (self.context.platform.clock)();
-        let claim =
-            self.context.store.claim_shard(&job.tenant, job.batch, &job.shard, self.context.worker, now).await?;
+        let claim = self
+            .context
+            .store
+            .claim_shard(&job.tenant, job.batch, &job.shard, self.context.worker, now)
+            .await?;
         match claim {
             ShardClaim::Granted { shard, params, .. } => {
-                let claimed =
-                    Claimed { shard, params: &params, queue: queue.clone(), receipt: message.receipt.clone(), now };
+                let claimed = Claimed {
+                    shard,
+                    params: &params,
+                    queue: queue.clone(),
+                    receipt: message.receipt.clone(),
+                    now,
+                };
                 self.open_shard(pipeline, claimed).await
             }
-            ShardClaim::Finished | ShardClaim::Stopped => port.delete(queue, &message.receipt).await,
+            ShardClaim::Finished | ShardClaim::Stopped => {
+                port.delete(queue, &message.receipt).await
+            }
             ShardClaim::Busy { until } => {
                 let wait = Duration::from_millis(until.since_ms(now).max(100).unsigned_abs());
                 port.extend(queue, &message.receipt, wait).await
@@ -145,7 +190,11 @@ impl Service {
         }
     }
 
-    async fn open_shard(&mut self, pipeline: &Pipeline, claimed: Claimed<'_>) -> Result<(), IoError> {
+    async fn open_shard(
+        &mut self,
+        pipeline: &Pipeline,
+        claimed: Claimed<'_>,
+    ) -> Result<(), IoError> {
         let (tenant, batch) = (claimed.params.tenant.clone(), claimed.params.id);
         let (lines, segments) = self.fetch(&claimed).await?;
         let next_key = &mut self.next_key;
@@ -183,10 +232,21 @@ impl Service {
     async fn fetch(&self, claimed: &Claimed<'_>) -> Result<(Bytes, Vec<Bytes>), IoError> {
         let (tenant, batch) = (&claimed.params.tenant, claimed.params.id);
         let shard: &Shard = &claimed.shard;
-        let lines = self.read(&BlobKey::Shard { tenant: tenant.clone(), batch, shard: shard.id.to_root() }).await?;
+        let lines = self
+            .read(&BlobKey::Shard {
+                tenant: tenant.clone(),
+                batch,
+                shard: shard.id.to_root(),
+            })
+            .await?;
         let mut segments = Vec::with_capacity(shard.segments.len());
         for segment in &shard.segments {
-            let key = BlobKey::Segment { tenant: tenant.clone(), batch, shard: shard.id.clone(), segment: *segment };
+            let key = BlobKey::Segment {
+                tenant: tenant.clone(),
+                batch,
+                shard: shard.id.clone(),
+                segment: *segment,
+            };
             segments.push(self.read(&key).await?);
         }
         Ok((lines, segments))

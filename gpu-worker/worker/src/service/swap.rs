@@ -18,7 +18,10 @@ pub(super) struct Turn {
 
 impl Turn {
     pub(super) fn new(now: UnixMs) -> Self {
-        Self { since: now, wanted: None }
+        Self {
+            since: now,
+            wanted: None,
+        }
     }
 
     /// Returns the model to swap to, once nothing is held.
@@ -63,10 +66,14 @@ impl Service {
     /// Returns the model after `current` that has messages, in the order of the catalog, round and round.
     async fn model_with_work(&self, current: Option<&str>) -> Option<usize> {
         let models = &self.context.models;
-        let start = current.and_then(|id| models.iter().position(|model| model.id == id)).map_or(0, |at| at + 1);
+        let start = current
+            .and_then(|id| models.iter().position(|model| model.id == id))
+            .map_or(0, |at| at + 1);
         for offset in 0..models.len() {
             let index = (start + offset) % models.len();
-            if Some(models[index].id.as_str()) != current && self.waiting_messages(&models[index].id).await > 0 {
+            if Some(models[index].id.as_str()) != current
+                && self.waiting_messages(&models[index].id).await > 0
+            {
                 return Some(index);
             }
         }
@@ -76,8 +83,15 @@ impl Service {
     async fn waiting_messages(&self, model: &str) -> u64 {
         let mut waiting = 0;
         for lane in [Lane::Fast, Lane::Bulk] {
-            let queue = QueueName::Model { model: model.to_owned(), lane };
-            waiting += warn_on_error("look at a queue", self.context.platform.queue.depth(&queue).await).unwrap_or(0);
+            let queue = QueueName::Model {
+                model: model.to_owned(),
+                lane,
+            };
+            waiting += warn_on_error(
+                "look at a queue",
+                self.context.platform.queue.depth(&queue).await,
+            )
+            .unwrap_or(0);
         }
         waiting
     }

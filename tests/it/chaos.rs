@@ -1,0 +1,195 @@
+//! Processes die by SIGKILL at random moments, and the batch ends as if nothing had happened.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde_json::Value;
+use system_tests::catalog::{self, DEFAULT_MODEL};
+use system_tests::client::Client;
+use system_tests::environment;
+use system_tests::inside::{self, Committed};
+use system_tests::proof::{self, Counts};
+use system_tests::random::Chances;
+use system_tests::service::{Options, Service};
+
+const LINES: u64 = 300;
+
+const KILLS: usize = 10;
+
+/// Long enough for a few commits (one every 2 s), short enough that ten of these do not see the batch end.
+const LONGEST_LIFE_MS: u64 = 3_500;
+
+/// For one restart of a worker: its longest backoff is 10 s.
+const RESTART: Duration = Duration::from_secs(60);
+
+/// For what is left after the last kill.
+const REST: Duration = Duration::from_secs(240);
+
+/// What was committed at the moment of a kill.
+struct Snapshot {
+    committed: Committed,
+    /// Where the log was when this was read.
+    log_bytes: usize,
+}
+
+struct Chaos {
+    service: Service,
+    client: Client,
+    batch: String,
+    counts: Counts,
+    snapshots: Vec<Snapshot>,
+}
+
+impl Chaos {
+    /// Starts a batch of 300 lines, cut into several shards: the catalog calls the model slow.
+    async fn start(workers: u16) -> Option<Self> {
+        let model = environment::model()?;
+        let entry = catalog::entry_with(DEFAULT_MODEL, &model, "tokens_per_s = 40");
+        // One thread and few sequences: a fast machine must not end the batch before the tenth kill.
+        let config = format!("{entry}[engine]\nthreads = 1\nsequences = 16\n");
+        let service = Service::start(Options { workers, config: Some(config), ..Options::default() });
+        let client = service.client();
+        let lines: Vec<String> =
+            (1..=LINES).map(|n| catalog::line(&format!("line-{n}"), DEFAULT_MODEL, 5)).collect();
+        let batch = client.submit(catalog::file(&lines)).await.expect("submit the batch");
+        Some(Self { service, client, batch, counts: Counts::default(), snapshots: Vec::new() })
+    }
+
+    async fn look(&mut self) -> Value {
+        let batch = self.client.batch(&self.batch).await.expect("read the batch");
+        self.counts.follow(&batch);
+        batch
+    }
+
+    /// Polls for a while.
+    async fn look_on(&mut self, span: Duration) {
+        let until = tokio::time::Instant::now() + span;
+        while tokio::time::Instant::now() < until {
+            self.look().await;
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    /// Lets workers live for a random while: from their claim of a shard, or (one time in four) from their start,
+    /// when they may still be loading the model.
+    async fn live(&mut self, claims_before: usize, chances: &mut Chances) {
+        if chances.below(4) > 0 {
+            let claimed = self.service.has_logged("shard claimed", claims_before + 1, RESTART).await;
+            assert!(claimed, "no shard was claimed: {}", self.service.log_text());
+        }
+        self.look_on(chances.span_ms(LONGEST_LIFE_MS)).await;
+        let batch = self.look().await;
+        let kills = self.snapshots.len();
+        assert_eq!(batch["status"], "in_progress", "it should outlive {KILLS} kills, not only {kills}: {batch}");
+    }
+
+    fn claims(&self) -> usize {
+        self.service.log_text().matches("shard claimed").count()
+    }
+
+    /// Notes what is committed. What is committed now must never be given to an engine again.
+    async fn snapshot(&mut self) {
+        let committed = inside::committed(&self.service.data(), &self.batch).await.expect("read the commits");
+        if let Some(before) = self.snapshots.last() {
+            for (line, record) in &before.committed {
+                assert_eq!(committed.get(line), Some(record), "line {line} was committed before, and differently");
+            }
+        }
+        let log_bytes = self.service.log_text().len();
+        self.snapshots.push(Snapshot { committed, log_bytes });
+    }
+
+    /// Waits for the end and checks it.
+    async fn check_end(mut self) {
+        let until = tokio::time::Instant::now() + REST;
+        let batch = loop {
+            let batch = self.look().await;
+            if batch["status"] != "in_progress" && batch["status"] != "finalizing" {
+                break batch;
+            }
+            assert!(tokio::time::Instant::now() < until, "it does not end: {batch}\n{}", self.service.log_text());
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        };
+        assert_eq!(batch["status"], "completed", "{batch}");
+        let input: Vec<String> = (1..=LINES).map(|n| format!("line-{n}")).collect();
+        let results = proof::complete(&self.client, &batch, &input).await;
+        assert_eq!(results.errors.len(), 0, "{:?}", results.errors);
+        let billed = batch["usage"]["output_tokens"].as_u64().expect("an ended batch has its usage");
+        let used = results.output.iter().map(|record| record["response"]["body"]["usage"]["completion_tokens"].as_u64());
+        assert_eq!(used.sum::<Option<u64>>(), Some(billed), "no token is billed twice");
+        self.check_committed_records(&batch).await;
+        self.check_engine_calls();
+    }
+
+    /// What was committed at a kill is in the output, byte for byte.
+    async fn check_committed_records(&self, batch: &Value) {
+        let file = batch["output_file_id"].as_str().expect("it has an output file");
+        let output = self.client.content(file).await.expect("download the output file");
+        let records: Vec<&[u8]> = output.split(|byte| *byte == b'\n').collect();
+        for Snapshot { committed, .. } in &self.snapshots {
+            for (line, record) in committed {
+                let place = usize::try_from(line - 1).expect("line numbers are small");
+                assert_eq!(records[place], record, "line {line} was computed again after its commit");
+            }
+        }
+    }
+
+    /// Bounds the engine's work. Let a line be in flight at a kill if a worker had given it to its engine and no
+    /// commit holds it: it runs, it waits for a place in a step, or it finished less than a commit interval ago.
+    /// Then no committed line is given to an engine again, and engine calls are at most
+    /// lines + sum over kills of the lines in flight at the kill.
+    fn check_engine_calls(&self) {
+        let log = self.service.log_text();
+        let mut allowed = LINES as usize;
+        for (kill, Snapshot { committed, log_bytes }) in self.snapshots.iter().enumerate() {
+            let (before, after) = log.split_at(*log_bytes);
+            for line in inside::submissions(after, &self.batch) {
+                assert!(!committed.contains_key(&line), "line {line} ran again after kill {kill}, though committed");
+            }
+            let mut in_flight = inside::submissions(before, &self.batch);
+            in_flight.sort_unstable();
+            in_flight.dedup();
+            in_flight.retain(|line| !committed.contains_key(line));
+            allowed += in_flight.len();
+        }
+        let mut calls: BTreeMap<u64, usize> = BTreeMap::new();
+        for line in inside::submissions(&log, &self.batch) {
+            *calls.entry(line).or_default() += 1;
+        }
+        assert_eq!(calls.len() as u64, LINES, "every line ran");
+        let made: usize = calls.values().sum();
+        assert!(made <= allowed, "{made} engine calls for {LINES} lines, with {allowed} allowed");
+    }
+}
+
+/// Reports 65, 67, 107, 109.
+#[tokio::test(flavor = "multi_thread")]
+async fn batch_completes_when_workers_are_killed_at_ten_random_moments() {
+    let mut chances = Chances::from_environment();
+    let Some(mut chaos) = Chaos::start(2).await else { return };
+    let mut claims = 0;
+    for _ in 0..KILLS {
+        chaos.live(claims, &mut chances).await;
+        claims = chaos.claims();
+        assert!(chaos.service.kill_workers() <= 2);
+        chaos.snapshot().await;
+    }
+    chaos.check_end().await;
+}
+
+/// Reports 65, 67, 107, 109.
+#[tokio::test(flavor = "multi_thread")]
+async fn batch_completes_when_everything_is_killed_at_ten_random_moments() {
+    let mut chances = Chances::from_environment();
+    let Some(mut chaos) = Chaos::start(1).await else { return };
+    let mut claims = 0;
+    for _ in 0..KILLS {
+        chaos.live(claims, &mut chances).await;
+        claims = chaos.claims();
+        chaos.service.kill_all();
+        chaos.snapshot().await;
+        chaos.service.restart();
+        chaos.client = chaos.service.client();
+    }
+    chaos.check_end().await;
+}
