@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use rustix::process::{Signal, kill_process};
 use serde_json::Value;
 use system_tests::catalog::{self, DEFAULT_MODEL};
 use system_tests::client::Client;
@@ -36,27 +37,47 @@ struct Chaos {
     service: Service,
     client: Client,
     batch: String,
+    lines: u64,
     counts: Counts,
     snapshots: Vec<Snapshot>,
 }
 
 impl Chaos {
-    /// Starts a batch of 300 lines, cut into several shards: the catalog calls the model slow.
-    async fn start(workers: u16) -> Option<Self> {
+    /// Starts a batch that is cut into shards of 32 lines: the catalog calls the model slow.
+    async fn start(workers: u16, lines: u64) -> Option<Self> {
         let model = environment::model()?;
-        let entry = catalog::entry_with(DEFAULT_MODEL, &model, "tokens_per_s = 40");
+        let entry = catalog::entry_with(DEFAULT_MODEL, &model, "tokens_per_s = 4");
         // One thread and few sequences: a fast machine must not end the batch before the tenth kill.
         let config = format!("{entry}[engine]\nthreads = 1\nsequences = 16\n");
-        let service = Service::start(Options { workers, config: Some(config), ..Options::default() });
+        let service = Service::start(Options {
+            workers,
+            config: Some(config),
+            ..Options::default()
+        });
         let client = service.client();
-        let lines: Vec<String> =
-            (1..=LINES).map(|n| catalog::line(&format!("line-{n}"), DEFAULT_MODEL, 5)).collect();
-        let batch = client.submit(catalog::file(&lines)).await.expect("submit the batch");
-        Some(Self { service, client, batch, counts: Counts::default(), snapshots: Vec::new() })
+        let requests: Vec<String> = (1..=lines)
+            .map(|n| catalog::line(&format!("line-{n}"), DEFAULT_MODEL, 5))
+            .collect();
+        let batch = client
+            .submit(catalog::file(&requests))
+            .await
+            .expect("submit the batch");
+        Some(Self {
+            service,
+            client,
+            batch,
+            lines,
+            counts: Counts::default(),
+            snapshots: Vec::new(),
+        })
     }
 
     async fn look(&mut self) -> Value {
-        let batch = self.client.batch(&self.batch).await.expect("read the batch");
+        let batch = self
+            .client
+            .batch(&self.batch)
+            .await
+            .expect("read the batch");
         self.counts.follow(&batch);
         batch
     }
@@ -74,13 +95,19 @@ impl Chaos {
     /// when they may still be loading the model.
     async fn live(&mut self, claims_before: usize, chances: &mut Chances) {
         if chances.below(4) > 0 {
-            let claimed = self.service.has_logged("shard claimed", claims_before + 1, RESTART).await;
+            let claimed = self
+                .service
+                .has_logged("shard claimed", claims_before + 1, RESTART)
+                .await;
             assert!(claimed, "no shard was claimed: {}", self.service.log_text());
         }
         self.look_on(chances.span_ms(LONGEST_LIFE_MS)).await;
         let batch = self.look().await;
         let kills = self.snapshots.len();
-        assert_eq!(batch["status"], "in_progress", "it should outlive {KILLS} kills, not only {kills}: {batch}");
+        assert_eq!(
+            batch["status"], "in_progress",
+            "it should outlive {KILLS} kills, not only {kills}: {batch}"
+        );
     }
 
     fn claims(&self) -> usize {
@@ -89,14 +116,23 @@ impl Chaos {
 
     /// Notes what is committed. What is committed now must never be given to an engine again.
     async fn snapshot(&mut self) {
-        let committed = inside::committed(&self.service.data(), &self.batch).await.expect("read the commits");
+        let committed = inside::committed(&self.service.data(), &self.batch)
+            .await
+            .expect("read the commits");
         if let Some(before) = self.snapshots.last() {
             for (line, record) in &before.committed {
-                assert_eq!(committed.get(line), Some(record), "line {line} was committed before, and differently");
+                assert_eq!(
+                    committed.get(line),
+                    Some(record),
+                    "line {line} was committed before, and differently"
+                );
             }
         }
         let log_bytes = self.service.log_text().len();
-        self.snapshots.push(Snapshot { committed, log_bytes });
+        self.snapshots.push(Snapshot {
+            committed,
+            log_bytes,
+        });
     }
 
     /// Waits for the end and checks it.
@@ -107,29 +143,51 @@ impl Chaos {
             if batch["status"] != "in_progress" && batch["status"] != "finalizing" {
                 break batch;
             }
-            assert!(tokio::time::Instant::now() < until, "it does not end: {batch}\n{}", self.service.log_text());
+            assert!(
+                tokio::time::Instant::now() < until,
+                "it does not end: {batch}\n{}",
+                self.service.log_text()
+            );
             tokio::time::sleep(Duration::from_millis(100)).await;
         };
         assert_eq!(batch["status"], "completed", "{batch}");
-        let input: Vec<String> = (1..=LINES).map(|n| format!("line-{n}")).collect();
+        let input: Vec<String> = (1..=self.lines).map(|n| format!("line-{n}")).collect();
         let results = proof::complete(&self.client, &batch, &input).await;
         assert_eq!(results.errors.len(), 0, "{:?}", results.errors);
-        let billed = batch["usage"]["output_tokens"].as_u64().expect("an ended batch has its usage");
-        let used = results.output.iter().map(|record| record["response"]["body"]["usage"]["completion_tokens"].as_u64());
-        assert_eq!(used.sum::<Option<u64>>(), Some(billed), "no token is billed twice");
+        let billed = batch["usage"]["output_tokens"]
+            .as_u64()
+            .expect("an ended batch has its usage");
+        let used = results
+            .output
+            .iter()
+            .map(|record| record["response"]["body"]["usage"]["completion_tokens"].as_u64());
+        assert_eq!(
+            used.sum::<Option<u64>>(),
+            Some(billed),
+            "no token is billed twice"
+        );
         self.check_committed_records(&batch).await;
         self.check_engine_calls();
     }
 
     /// What was committed at a kill is in the output, byte for byte.
     async fn check_committed_records(&self, batch: &Value) {
-        let file = batch["output_file_id"].as_str().expect("it has an output file");
-        let output = self.client.content(file).await.expect("download the output file");
+        let file = batch["output_file_id"]
+            .as_str()
+            .expect("it has an output file");
+        let output = self
+            .client
+            .content(file)
+            .await
+            .expect("download the output file");
         let records: Vec<&[u8]> = output.split(|byte| *byte == b'\n').collect();
         for Snapshot { committed, .. } in &self.snapshots {
             for (line, record) in committed {
                 let place = usize::try_from(line - 1).expect("line numbers are small");
-                assert_eq!(records[place], record, "line {line} was computed again after its commit");
+                assert_eq!(
+                    records[place], record,
+                    "line {line} was computed again after its commit"
+                );
             }
         }
     }
@@ -140,11 +198,21 @@ impl Chaos {
     /// lines + sum over kills of the lines in flight at the kill.
     fn check_engine_calls(&self) {
         let log = self.service.log_text();
-        let mut allowed = LINES as usize;
-        for (kill, Snapshot { committed, log_bytes }) in self.snapshots.iter().enumerate() {
+        let mut allowed = self.lines as usize;
+        for (
+            kill,
+            Snapshot {
+                committed,
+                log_bytes,
+            },
+        ) in self.snapshots.iter().enumerate()
+        {
             let (before, after) = log.split_at(*log_bytes);
             for line in inside::submissions(after, &self.batch) {
-                assert!(!committed.contains_key(&line), "line {line} ran again after kill {kill}, though committed");
+                assert!(
+                    !committed.contains_key(&line),
+                    "line {line} ran again after kill {kill}, though committed"
+                );
             }
             let mut in_flight = inside::submissions(before, &self.batch);
             in_flight.sort_unstable();
@@ -156,9 +224,13 @@ impl Chaos {
         for line in inside::submissions(&log, &self.batch) {
             *calls.entry(line).or_default() += 1;
         }
-        assert_eq!(calls.len() as u64, LINES, "every line ran");
+        assert_eq!(calls.len() as u64, self.lines, "every line ran");
         let made: usize = calls.values().sum();
-        assert!(made <= allowed, "{made} engine calls for {LINES} lines, with {allowed} allowed");
+        assert!(
+            made <= allowed,
+            "{made} engine calls for {} lines, with {allowed} allowed",
+            self.lines
+        );
     }
 }
 
@@ -166,7 +238,9 @@ impl Chaos {
 #[tokio::test(flavor = "multi_thread")]
 async fn batch_completes_when_workers_are_killed_at_ten_random_moments() {
     let mut chances = Chances::from_environment();
-    let Some(mut chaos) = Chaos::start(2).await else { return };
+    let Some(mut chaos) = Chaos::start(2, LINES).await else {
+        return;
+    };
     let mut claims = 0;
     for _ in 0..KILLS {
         chaos.live(claims, &mut chances).await;
@@ -181,7 +255,9 @@ async fn batch_completes_when_workers_are_killed_at_ten_random_moments() {
 #[tokio::test(flavor = "multi_thread")]
 async fn batch_completes_when_everything_is_killed_at_ten_random_moments() {
     let mut chances = Chances::from_environment();
-    let Some(mut chaos) = Chaos::start(1).await else { return };
+    let Some(mut chaos) = Chaos::start(1, LINES).await else {
+        return;
+    };
     let mut claims = 0;
     for _ in 0..KILLS {
         chaos.live(claims, &mut chances).await;
@@ -191,5 +267,100 @@ async fn batch_completes_when_everything_is_killed_at_ten_random_moments() {
         chaos.service.restart();
         chaos.client = chaos.service.client();
     }
+    chaos.check_end().await;
+}
+
+/// Reports 67, 109: a model that answers at once puts most kills into validation, dispatch and finalization.
+#[tokio::test(flavor = "multi_thread")]
+async fn batches_complete_when_everything_is_killed_in_every_stage() {
+    const BATCH_LINES: usize = 4_000;
+    let mut chances = Chances::from_environment();
+    let config = catalog::entry("tiny", &catalog::tiny_model());
+    let mut service = Service::start(Options {
+        config: Some(config),
+        ..Options::default()
+    });
+    let ids: Vec<String> = (0..BATCH_LINES).map(|n| format!("line-{n}")).collect();
+    let lines: Vec<String> = ids.iter().map(|id| catalog::line(id, "tiny", 2)).collect();
+    let file = service
+        .client()
+        .upload(catalog::file(&lines))
+        .await
+        .expect("upload");
+    let mut batches: BTreeMap<String, Counts> = BTreeMap::new();
+    for kill in 0..KILLS {
+        if kill % 3 == 0 {
+            batches.insert(
+                service.client().create(&file).await.expect("create"),
+                Counts::default(),
+            );
+        }
+        let until = tokio::time::Instant::now() + chances.span_ms(1_500);
+        while tokio::time::Instant::now() < until {
+            follow(&service.client(), &mut batches).await;
+        }
+        service.kill_all();
+        service.restart();
+    }
+    for (batch, mut counts) in batches {
+        let client = service.client();
+        let ended = client
+            .wait(&batch, REST)
+            .await
+            .unwrap_or_else(|error| panic!("{error}\n{}", service.log_text()));
+        counts.follow(&ended);
+        assert_eq!(ended["status"], "completed", "{ended}");
+        let results = proof::complete(&client, &ended, &ids).await;
+        assert_eq!(results.errors.len(), 0, "{:?}", results.errors);
+    }
+}
+
+async fn follow(client: &Client, batches: &mut BTreeMap<String, Counts>) {
+    for (batch, counts) in batches {
+        counts.follow(&client.batch(batch).await.expect("read the batch"));
+    }
+}
+
+/// Reports 43, 111: a worker that hangs is found by its silence, and its lines run elsewhere.
+#[tokio::test(flavor = "multi_thread")]
+async fn batch_completes_when_its_only_worker_hangs() {
+    let Some(mut chaos) = Chaos::start(1, 96).await else {
+        return;
+    };
+    assert!(
+        chaos.service.has_logged("shard claimed", 1, RESTART).await,
+        "{}",
+        chaos.service.log_text()
+    );
+    chaos.look_on(Duration::from_secs(3)).await;
+    chaos.service.signal_workers(Signal::STOP);
+    chaos.snapshot().await;
+    let noticed = chaos
+        .service
+        .has_logged("a worker hangs", 1, Duration::from_secs(90))
+        .await;
+    assert!(noticed, "nobody notices: {}", chaos.service.log_text());
+    chaos.check_end().await;
+}
+
+/// Report 63: a worker that was away comes back with results of lines that others have done by then.
+#[tokio::test(flavor = "multi_thread")]
+async fn late_results_are_dropped_when_a_worker_comes_back_after_its_leases_ended() {
+    let Some(mut chaos) = Chaos::start(2, 160).await else {
+        return;
+    };
+    assert!(
+        chaos.service.has_logged("shard claimed", 2, RESTART).await,
+        "{}",
+        chaos.service.log_text()
+    );
+    chaos.look_on(Duration::from_secs(3)).await;
+    let away = chaos.service.workers()[0];
+    // It may have ended by itself.
+    let _ = kill_process(away, Signal::STOP);
+    chaos.snapshot().await;
+    // Longer than a lease, and shorter than what makes the supervisor kill it.
+    chaos.look_on(Duration::from_secs(22)).await;
+    let _ = kill_process(away, Signal::CONT);
     chaos.check_end().await;
 }

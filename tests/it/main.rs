@@ -6,4 +6,7 @@ mod chaos;
 mod command;
 mod expiry;
 mod faults;
+mod memory;
 mod models;
+mod sdk;
+mod wire_cases;

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Runs the acceptance checklist against a service with the official Python SDK that it is run with.
 
 OPENAI_BASE_URL and OPENAI_API_KEY name a fresh service, NIGHTSHIFT_BIN the program. The service's limits are those

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Runs the cases of tests/cases/wire against a service: each is a file and what it must lead to.
 
 OPENAI_BASE_URL and OPENAI_API_KEY name the service; arguments name cases, all by default.
@@ -8,6 +7,7 @@ Prints one line for each case and ends with 1 if any differs.
 import json
 import pathlib
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import openai
 
@@ -15,6 +15,9 @@ from python.checklist import Difference, equal
 from python.service import client, custom_ids, results, wait
 
 CASES = pathlib.Path(__file__).parent.parent / "cases" / "wire"
+
+#: The cases take turns on one worker; waiting for each alone would take minutes.
+CASES_AT_ONCE = 8
 
 #: What a case may say; a key that is not here is a mistake in the case.
 KEYS = set(
@@ -84,7 +87,11 @@ def check_records(batch, case):
     missing = set(case.get("completed_has", [])) - set(custom_ids(output))
     equal("lines not completed", missing, set())
     if "failed_status" in case:
-        equal("statuses of failed lines", {record["response"]["status_code"] for record in errors}, {case["failed_status"]})
+        equal(
+            "statuses of failed lines",
+            {record["response"]["status_code"] for record in errors},
+            {case["failed_status"]},
+        )
     if "error_code" in case:
         equal("codes of failed lines", {one["code"] for one in failures}, {case["error_code"]})
     if case.get("output_file") is False:
@@ -96,15 +103,19 @@ def main():
     cases = json.loads((CASES / "cases.json").read_text(encoding="utf-8"))
     files = {path.stem for path in CASES.glob("*.jsonl")}
     equal("cases without a file, and the reverse", set(cases) ^ files, set())
-    differing = 0
-    for name in sys.argv[1:] or cases:
+
+    def outcome(name):
         try:
             run(name, cases[name])
-            print(f"ok {name}", flush=True)
         except (Difference, openai.APIError) as difference:
-            differing += 1
-            print(f"FAILED {name}: {difference} [{cases[name]['why']}]", flush=True)
-    sys.exit(1 if differing else 0)
+            return f"FAILED {name}: {difference} [{cases[name]['why']}]"
+        return f"ok {name}"
+
+    with ThreadPoolExecutor(CASES_AT_ONCE) as pool:
+        outcomes = list(pool.map(outcome, sys.argv[1:] or cases))
+    failures = [line for line in outcomes if line.startswith("FAILED ")]
+    print("\n".join([line for line in outcomes if line not in failures] + failures))
+    sys.exit(1 if failures else 0)
 
 
 main()

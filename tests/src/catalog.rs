@@ -46,7 +46,8 @@ pub fn line(custom_id: &str, model: &str, max_tokens: u32) -> String {
         "max_tokens": max_tokens,
         "temperature": 0,
     });
-    json!({"custom_id": custom_id, "method": "POST", "url": "/v1/chat/completions", "body": body}).to_string()
+    json!({"custom_id": custom_id, "method": "POST", "url": "/v1/chat/completions", "body": body})
+        .to_string()
 }
 
 /// Joins request lines to a file.

@@ -177,11 +177,18 @@ impl Client {
     /// If there is no answer, or one that is no JSON.
     pub async fn cancel(&self, id: &str) -> anyhow::Result<Cancel> {
         let url = format!("{}/batches/{id}/cancel", self.base_url);
-        let answer = self.http.post(url).bearer_auth(&self.api_key).send().await?;
+        let answer = self
+            .http
+            .post(url)
+            .bearer_auth(&self.api_key)
+            .send()
+            .await?;
         let should_retry = answer.headers().get("x-should-retry");
         Ok(Cancel {
             status: answer.status().as_u16(),
-            should_retry: should_retry.and_then(|value| value.to_str().ok()).map(str::to_owned),
+            should_retry: should_retry
+                .and_then(|value| value.to_str().ok())
+                .map(str::to_owned),
             body: answer.json().await?,
         })
     }
@@ -193,7 +200,13 @@ impl Client {
     /// If the service does not answer with 200, or breaks off.
     pub async fn content(&self, file: &str) -> anyhow::Result<Vec<u8>> {
         let url = format!("{}/files/{file}/content", self.base_url);
-        let answer = self.http.get(url).bearer_auth(&self.api_key).send().await?.error_for_status()?;
+        let answer = self
+            .http
+            .get(url)
+            .bearer_auth(&self.api_key)
+            .send()
+            .await?
+            .error_for_status()?;
         Ok(answer.bytes().await?.to_vec())
     }
 

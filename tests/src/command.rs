@@ -30,7 +30,11 @@ impl Ended {
     /// If there are none.
     #[must_use]
     pub fn last_words(&self) -> &str {
-        let at = if self.stderr.starts_with("nightshift: ") { Some(0) } else { self.stderr.find("\nnightshift: ") };
+        let at = if self.stderr.starts_with("nightshift: ") {
+            Some(0)
+        } else {
+            self.stderr.find("\nnightshift: ")
+        };
         self.stderr[at.unwrap_or_else(|| panic!("no last words in {self:?}"))..].trim()
     }
 
@@ -48,7 +52,11 @@ impl Ended {
             assert!(said.contains(word), "'{word}' is not in: {said}");
         }
         for mark in ["panicked", "RUST_BACKTRACE", "stack backtrace"] {
-            assert!(!self.stderr.contains(mark), "'{mark}' is in: {}", self.stderr);
+            assert!(
+                !self.stderr.contains(mark),
+                "'{mark}' is in: {}",
+                self.stderr
+            );
         }
     }
 
@@ -57,8 +65,11 @@ impl Ended {
     /// # Panics
     ///
     /// If it failed, or that line is no JSON.
-    #[must_use]
     #[track_caller]
+    #[expect(
+        clippy::must_use_candidate,
+        reason = "its checks alone are worth a call"
+    )]
     pub fn summary(&self) -> Value {
         assert_eq!(self.code, Some(0), "{}", self.stderr);
         let line = self.stdout.lines().last().expect("it prints a summary");
@@ -117,7 +128,11 @@ pub fn run(command: &mut Command) -> Ended {
         std::thread::sleep(Duration::from_millis(10));
     };
     let [stdout, stderr] = reading.map(|thread| thread.join().expect("a reader does not panic"));
-    Ended { code: status.code(), stdout, stderr }
+    Ended {
+        code: status.code(),
+        stdout,
+        stderr,
+    }
 }
 
 fn read_all(mut pipe: impl std::io::Read) -> String {
@@ -126,4 +141,3 @@ fn read_all(mut pipe: impl std::io::Read) -> String {
     let _ = pipe.read_to_end(&mut bytes);
     String::from_utf8_lossy(&bytes).into_owned()
 }
-

@@ -28,12 +28,27 @@ pub async fn committed(data: &Path, batch: &str) -> anyhow::Result<Committed> {
     let mut committed = Committed::new();
     for shard in store.list_shards(&tenant, batch).await? {
         for segment in shard.segments {
-            let key = BlobKey::Segment { tenant: tenant.clone(), batch, shard: shard.id.clone(), segment };
-            let chunks: Vec<_> = embedded.blobs.get(&key, 0, None).await?.body.try_collect().await?;
+            let key = BlobKey::Segment {
+                tenant: tenant.clone(),
+                batch,
+                shard: shard.id.clone(),
+                segment,
+            };
+            let chunks: Vec<_> = embedded
+                .blobs
+                .get(&key, 0, None)
+                .await?
+                .body
+                .try_collect()
+                .await?;
             for result in segment::decode(&chunks.concat()) {
                 let result = result?;
                 let earlier = committed.insert(result.line.0, result.record.to_vec());
-                anyhow::ensure!(earlier.is_none(), "line {} is committed twice", result.line.0);
+                anyhow::ensure!(
+                    earlier.is_none(),
+                    "line {} is committed twice",
+                    result.line.0
+                );
             }
         }
     }

@@ -25,8 +25,16 @@ impl Counts {
     /// If it has none.
     #[must_use]
     pub fn of(batch: &Value) -> Self {
-        let count = |name: &str| batch["request_counts"][name].as_u64().expect("a batch always has its counts");
-        Self { total: count("total"), completed: count("completed"), failed: count("failed") }
+        let count = |name: &str| {
+            batch["request_counts"][name]
+                .as_u64()
+                .expect("a batch always has its counts")
+        };
+        Self {
+            total: count("total"),
+            completed: count("completed"),
+            failed: count("failed"),
+        }
     }
 
     /// Takes a later look at the batch: no count may have gone down, the total may not change once it is known,
@@ -42,7 +50,10 @@ impl Counts {
         assert!(known, "the total went from {} to {}", self.total, now.total);
         let forward = now.completed >= self.completed && now.failed >= self.failed;
         assert!(forward, "counts went back: {self:?}, then {now:?}");
-        assert!(now.completed + now.failed <= now.total, "more done than there is: {now:?}");
+        assert!(
+            now.completed + now.failed <= now.total,
+            "more done than there is: {now:?}"
+        );
         *self = now;
     }
 }
@@ -58,17 +69,41 @@ pub fn check_complete(batch: &Value, results: &Results, input: &[String]) {
     let counts = Counts::of(batch);
     assert_eq!(counts.total, input.len() as u64, "{batch}");
     assert_eq!(counts.completed + counts.failed, counts.total, "{batch}");
-    assert_eq!(counts.completed, results.output.len() as u64, "the output file against {counts:?}");
-    assert_eq!(counts.failed, results.errors.len() as u64, "the error file against {counts:?}");
-    assert_eq!(batch["output_file_id"].is_null(), results.output.is_empty(), "{batch}");
-    assert_eq!(batch["error_file_id"].is_null(), results.errors.is_empty(), "{batch}");
-    let place: HashMap<&str, usize> = input.iter().enumerate().map(|(at, id)| (id.as_str(), at)).collect();
+    assert_eq!(
+        counts.completed,
+        results.output.len() as u64,
+        "the output file against {counts:?}"
+    );
+    assert_eq!(
+        counts.failed,
+        results.errors.len() as u64,
+        "the error file against {counts:?}"
+    );
+    assert_eq!(
+        batch["output_file_id"].is_null(),
+        results.output.is_empty(),
+        "{batch}"
+    );
+    assert_eq!(
+        batch["error_file_id"].is_null(),
+        results.errors.is_empty(),
+        "{batch}"
+    );
+    let place: HashMap<&str, usize> = input
+        .iter()
+        .enumerate()
+        .map(|(at, id)| (id.as_str(), at))
+        .collect();
     let mut seen = vec![false; input.len()];
     for ids in [results.output_ids(), results.error_ids()] {
         let places: Vec<usize> = ids.iter().map(|id| place[id.as_str()]).collect();
         assert!(places.is_sorted(), "not in input order: {ids:?}");
         for at in places {
-            assert!(!std::mem::replace(&mut seen[at], true), "{} is there twice", input[at]);
+            assert!(
+                !std::mem::replace(&mut seen[at], true),
+                "{} is there twice",
+                input[at]
+            );
         }
     }
     assert!(seen.iter().all(|seen| *seen), "ids are missing");
@@ -80,10 +115,18 @@ pub fn check_complete(batch: &Value, results: &Results, input: &[String]) {
         let error = if record["response"].is_null() {
             &record["error"]
         } else {
-            assert!(record["response"]["status_code"].as_u64() >= Some(400), "{record}");
+            assert!(
+                record["response"]["status_code"].as_u64() >= Some(400),
+                "{record}"
+            );
             &record["response"]["body"]["error"]
         };
-        assert!(error["message"].as_str().is_some_and(|text| !text.is_empty()), "{record}");
+        assert!(
+            error["message"]
+                .as_str()
+                .is_some_and(|text| !text.is_empty()),
+            "{record}"
+        );
     }
 }
 
@@ -93,7 +136,10 @@ pub fn check_complete(batch: &Value, results: &Results, input: &[String]) {
 ///
 /// If a file does not download, or if that does not hold.
 pub async fn complete(client: &Client, batch: &Value, input: &[String]) -> Results {
-    let results = client.results(batch).await.expect("download the result files");
+    let results = client
+        .results(batch)
+        .await
+        .expect("download the result files");
     check_complete(batch, &results, input);
     results
 }

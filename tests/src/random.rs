@@ -13,11 +13,16 @@ impl Chances {
     ///
     /// If `CHAOS_SEED` is no number.
     #[must_use]
-    #[expect(clippy::print_stderr, reason = "a failure can be repeated only with its seed")]
+    #[expect(
+        clippy::print_stderr,
+        reason = "a failure can be repeated only with its seed"
+    )]
     pub fn from_environment() -> Self {
         let seed = match std::env::var("CHAOS_SEED") {
             Ok(text) => text.parse().expect("CHAOS_SEED is a number"),
-            Err(_) => SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+            Err(_) => SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .map_or(0, |since| since.as_secs()),
         };
         eprintln!("CHAOS_SEED={seed}");
         Self(seed)

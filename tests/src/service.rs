@@ -21,6 +21,8 @@ pub struct Options {
     pub log: String,
     /// Environment variables besides.
     pub env: Vec<(String, String)>,
+    /// The data directory, if not one of its own that goes with it.
+    pub data: Option<PathBuf>,
 }
 
 impl Default for Options {
@@ -30,6 +32,7 @@ impl Default for Options {
             config: None,
             log: "info,worker=debug".to_owned(),
             env: Vec::new(),
+            data: None,
         }
     }
 }
@@ -121,6 +124,11 @@ impl Service {
         });
     }
 
+    /// Sets how many workers the next start has.
+    pub fn set_workers(&mut self, workers: u16) {
+        self.options.workers = workers;
+    }
+
     /// Returns a client for it.
     #[must_use]
     pub fn client(&self) -> Client {
@@ -143,7 +151,10 @@ impl Service {
     /// Returns its data directory.
     #[must_use]
     pub fn data(&self) -> PathBuf {
-        self.folder.path().join("data")
+        self.options
+            .data
+            .clone()
+            .unwrap_or_else(|| self.folder.path().join("data"))
     }
 
     /// Returns a folder for the test's own files.
@@ -170,10 +181,15 @@ impl Service {
 
     /// Kills its workers with SIGKILL and returns how many there were.
     pub fn kill_workers(&self) -> usize {
+        self.signal_workers(Signal::KILL)
+    }
+
+    /// Sends its workers a signal and returns how many there were.
+    pub fn signal_workers(&self, signal: Signal) -> usize {
         let workers = self.workers();
         for worker in &workers {
             // It may have ended by itself just now.
-            let _ = kill_process(*worker, Signal::KILL);
+            let _ = kill_process(*worker, signal);
         }
         workers.len()
     }

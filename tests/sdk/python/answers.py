@@ -1,5 +1,6 @@
 """What is in the result files: every endpoint's answers as the SDK's own types, and texts that break readers."""
 
+import asyncio
 import json
 import os
 import subprocess
@@ -12,7 +13,22 @@ from openai.types.responses import Response
 
 from .checklist import Difference, check, contains, equal, starts, within
 from .service import (
-    COMPLETIONS, MODEL, RESPONSES, bodies, chat_body, client, custom_ids, ended, jsonl, records, request, results,
+    CHAT,
+    COMPLETIONS,
+    MODEL,
+    TERMINAL,
+    RESPONSES,
+    bodies,
+    chat_body,
+    chats,
+    client,
+    custom_ids,
+    ended,
+    jsonl,
+    records,
+    request,
+    results,
+    tokens,
 )
 
 _PROMPT = "Count from one to ten."
@@ -31,7 +47,11 @@ def _():
     equal("object, model", (answer.object, answer.model), ("chat.completion", MODEL))
     choice = answer.choices[0]
     equal("choice", (choice.index, choice.finish_reason, choice.logprobs), (0, "length", None))
-    equal("message", (choice.message.role, choice.message.refusal, bool(choice.message.content)), ("assistant", None, True))
+    equal(
+        "message",
+        (choice.message.role, choice.message.refusal, bool(choice.message.content)),
+        ("assistant", None, True),
+    )
     equal("completion tokens", answer.usage.completion_tokens, 6)
     within("prompt tokens", answer.usage.prompt_tokens, 10, 60)
     equal("total", answer.usage.total_tokens, answer.usage.prompt_tokens + 6)
@@ -70,7 +90,9 @@ def _():
 @check("logprobs come with every token")
 def _():
     answers = _chats(
-        plain=chat_body(_PROMPT, 5), top=chat_body(_PROMPT, 5, logprobs=True, top_logprobs=3), one=chat_body(_PROMPT, 5, logprobs=True)
+        plain=chat_body(_PROMPT, 5),
+        top=chat_body(_PROMPT, 5, logprobs=True, top_logprobs=3),
+        one=chat_body(_PROMPT, 5, logprobs=True),
     )
     top = answers["top"].choices[0]
     equal("the text is the same", top.message.content, answers["plain"].choices[0].message.content)
@@ -114,7 +136,9 @@ def _():
         source, target = os.path.join(folder, "in.jsonl"), os.path.join(folder, "out.jsonl")
         with open(source, "wb") as file:
             file.write(jsonl([seeded, other]))
-        subprocess.run([os.environ["NIGHTSHIFT_BIN"], "run", source, "--output", target], check=True, capture_output=True)
+        subprocess.run(
+            [os.environ["NIGHTSHIFT_BIN"], "run", source, "--output", target], check=True, capture_output=True
+        )
         with open(target, encoding="utf-8") as file:
             run = {record["custom_id"]: record["response"]["body"] for record in map(json.loads, file)}
     equal("text of `nightshift run`", texts(run), {"seeded": alone, "other": together["other"]})
@@ -152,22 +176,35 @@ def _():
 def _():
     lines = {
         "whole": {"input": "Say hi.", "max_output_tokens": 100},
-        "cut": {"input": [{"role": "user", "content": [{"type": "input_text", "text": _PROMPT}]}], "max_output_tokens": 3},
-        "told": {"input": "Say hi.", "instructions": "You speak like a pirate.", "max_output_tokens": 3, "metadata": {"k": "v"}},
+        "cut": {
+            "input": [{"role": "user", "content": [{"type": "input_text", "text": _PROMPT}]}],
+            "max_output_tokens": 3,
+        },
+        "told": {
+            "input": "Say hi.",
+            "instructions": "You speak like a pirate.",
+            "max_output_tokens": 3,
+            "metadata": {"k": "v"},
+        },
     }
     batch = ended(
-        jsonl(request(name, {"model": MODEL, "temperature": 0, **body}, url=RESPONSES) for name, body in lines.items()), RESPONSES
+        jsonl(request(name, {"model": MODEL, "temperature": 0, **body}, url=RESPONSES) for name, body in lines.items()),
+        RESPONSES,
     )
     answers = {name: Response.model_validate(body) for name, body in bodies(batch).items()}
     whole, cut, told = answers["whole"], answers["cut"], answers["told"]
     starts("id", whole.id, "resp_")
-    equal("whole", (whole.object, whole.status, whole.model, bool(whole.output_text)), ("response", "completed", MODEL, True))
+    equal(
+        "whole",
+        (whole.object, whole.status, whole.model, bool(whole.output_text)),
+        ("response", "completed", MODEL, True),
+    )
     equal("message", (whole.output[0].type, whole.output[0].role), ("message", "assistant"))
     equal("cut", (cut.status, cut.incomplete_details.reason), ("incomplete", "max_output_tokens"))
     equal("tokens", (cut.usage.output_tokens, cut.usage.total_tokens), (3, cut.usage.input_tokens + 3))
     equal("told", (told.instructions, told.metadata), ("You speak like a pirate.", {"k": "v"}))
     used = sum(answer.usage.total_tokens for answer in answers.values())
-    equal("usage", batch.usage.total_tokens, used)
+    equal("usage", tokens(batch)[2], used)
 
 
 #: Characters at which readers cut lines, one beyond the first plane, and half of another.
@@ -179,7 +216,11 @@ def _():
     batch = ended(
         jsonl(
             [
-                request(_ODD, {"model": MODEL, "prompt": _ODD, "echo": True, "max_tokens": 2, "temperature": 0}, url=COMPLETIONS),
+                request(
+                    _ODD,
+                    {"model": MODEL, "prompt": _ODD, "echo": True, "max_tokens": 2, "temperature": 0},
+                    url=COMPLETIONS,
+                ),
                 request("bad" + _ODD, {"model": MODEL, "prompt": "x", "max_tokens": -1}, url=COMPLETIONS),
             ]
         ),
@@ -195,11 +236,28 @@ def _():
 def _():
     body = chat_body("a\u2028b\u0085c\u2029d", 2)
     line = json.dumps(request("raw \u2028", body), ensure_ascii=False) + "\r\n"
-    batch = ended(b"\xef\xbb\xbf" + line.encode() * 1)
+    batch = ended(b"\xef\xbb\xbf" + line.encode())
     equal("ids", custom_ids(records(batch.output_file_id)), ["raw \u2028"])
 
 
-@check("request ids and versions come with every answer")
+@check("the asynchronous client runs a batch")
+def _():
+    async def run():
+        async with openai.AsyncOpenAI(timeout=60) as sdk:
+            file = await sdk.files.create(file=("a.jsonl", chats(2)), purpose="batch")
+            batch = await sdk.batches.create(input_file_id=file.id, endpoint=CHAT, completion_window="24h")
+            while batch.status not in TERMINAL:
+                await asyncio.sleep(0.1)
+                batch = await sdk.batches.retrieve(batch.id)
+            listed = [one.id async for one in sdk.batches.list(limit=1)]
+            return batch, listed[0], (await sdk.files.content(batch.output_file_id)).text
+
+    batch, newest, text = asyncio.run(asyncio.wait_for(run(), 180))
+    equal("batch", (batch.status, newest), ("completed", batch.id))
+    equal("ids", [json.loads(line)["custom_id"] for line in text.splitlines()], ["r-0", "r-1"])
+
+
+@check("request ids come with every answer")
 def _():
     raw = client.batches.with_raw_response.list(limit=1)
     starts("x-request-id", raw.headers["x-request-id"], "req_")

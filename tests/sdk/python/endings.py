@@ -4,7 +4,21 @@ import openai
 
 from .checklist import check, equal, refused, starts, within
 from .service import (
-    CHAT, TERMINAL, Wire, chat_body, chats, client, create, custom_ids, ended, jsonl, request, results, upload, wait,
+    CHAT,
+    TERMINAL,
+    Wire,
+    chat_body,
+    chats,
+    client,
+    create,
+    custom_ids,
+    ended,
+    jsonl,
+    request,
+    results,
+    tokens,
+    upload,
+    wait,
 )
 
 
@@ -25,20 +39,22 @@ def _():
         equal("error", (error["type"], error["param"]), ("invalid_request_error", "max_tokens"))
         equal("its code is a text", isinstance(error["code"], str), True)
         equal("request id", bool(response["request_id"]), True)
-    equal("tokens", (batch.usage.input_tokens, batch.usage.output_tokens, batch.usage.total_tokens), (0, 0, 0))
+    equal("tokens", tokens(batch), (0, 0, 0))
 
 
 @check("a batch with good and bad lines keeps input order in both files")
 def _():
     wanted = [f"r-{index}" for index in range(12)]
-    lines = [request(name, chat_body(max_tokens=-1 if index % 3 == 0 else 12 - index)) for index, name in enumerate(wanted)]
+    lines = [
+        request(name, chat_body(max_tokens=-1 if index % 3 == 0 else 12 - index)) for index, name in enumerate(wanted)
+    ]
     batch = ended(jsonl(lines))
     output, errors = results(batch)
     equal("errors", custom_ids(errors), wanted[::3])
     equal("output", custom_ids(output), [name for index, name in enumerate(wanted) if index % 3])
     usage = [record["response"]["body"]["usage"] for record in output]
     sums = tuple(sum(one[key] for one in usage) for key in ("prompt_tokens", "completion_tokens", "total_tokens"))
-    equal("usage", (batch.usage.input_tokens, batch.usage.output_tokens, batch.usage.total_tokens), sums)
+    equal("usage", tokens(batch), sums)
     within("completed_at", batch.completed_at, batch.finalizing_at, batch.expires_at)
     within("in_progress_at", batch.in_progress_at, batch.created_at, batch.finalizing_at)
 
@@ -134,8 +150,13 @@ def _():
     wait(first)
     equal("after the end", make(client).id, first.id)
     wire = Wire()
-    refused("another body", openai.ConflictError, lambda: make(wire.client, completion_window="1h"), 409,
-            code="idempotency_key_reused")
+    refused(
+        "another body",
+        openai.ConflictError,
+        lambda: make(wire.client, completion_window="1h"),
+        409,
+        code="idempotency_key_reused",
+    )
     equal("requests", len(wire.requests), 1)
 
 

@@ -3,19 +3,20 @@
 import hashlib
 import io
 import os
+import pathlib
 import tempfile
 import time
 
 import openai
 
 from .checklist import check, contains, equal, refused, starts, within
-from .service import Wire, chats, client, create, upload, wait
+from .service import Wire, chats, client, create, typed, upload, wait
 
 THIRTY_DAYS_S = 30 * 24 * 3600
 
 
 def _as_uploaded(file, name, data):
-    starts("id", file.id, "file-")
+    starts("id", typed(file).id, "file-")
     equal("filename", file.filename, name)
     equal("bytes", file.bytes, len(data))
     equal("object, purpose, status", (file.object, file.purpose, file.status), ("file", "batch", "processed"))
@@ -33,9 +34,7 @@ def _():
         path = os.path.join(folder, "nightly run.jsonl")
         with open(path, "wb") as file:
             file.write(data)
-        from pathlib import Path
-
-        _as_uploaded(client.files.create(file=Path(path), purpose="batch"), "nightly run.jsonl", data)
+        _as_uploaded(client.files.create(file=pathlib.Path(path), purpose="batch"), "nightly run.jsonl", data)
         with open(path, "rb") as file:
             _as_uploaded(client.files.create(file=file, purpose="batch"), "nightly run.jsonl", data)
     _as_uploaded(client.files.create(file=data, purpose="batch"), "upload", data)
@@ -55,7 +54,11 @@ def _():
     file = upload(chats(1))
     equal("default", file.expires_at - file.created_at, THIRTY_DAYS_S)
     file = client.files.create(file=("note.txt", b"any text"), purpose="user_data")
-    equal("another purpose", (file.purpose, file.filename, getattr(file, "expires_at", None)), ("user_data", "note.txt", None))
+    equal(
+        "another purpose",
+        (file.purpose, file.filename, getattr(file, "expires_at", None)),
+        ("user_data", "note.txt", None),
+    )
     for seconds, code in ((3599, "integer_below_min_value"), (THIRTY_DAYS_S + 1, "integer_above_max_value")):
         wrong = {"expires_after": {"anchor": "created_at", "seconds": seconds}}
         refused(
@@ -64,20 +67,25 @@ def _():
             lambda: client.files.create(file=("a.jsonl", chats(1)), purpose="batch", extra_body=wrong),
             400,
             code=code,
-            param="expires_after.seconds",
+            param="expires_after[seconds]",
         )
 
 
 @check("a file that cannot be a batch is refused")
 def _():
     def refuse(what, file, purpose="batch", **wanted):
-        call = lambda: client.files.create(file=file, purpose=purpose)
-        refused(what, openai.BadRequestError, call, 400, **wanted)
+        refused(what, openai.BadRequestError, lambda: client.files.create(file=file, purpose=purpose), 400, **wanted)
 
-    refuse("name", ("notes.txt", chats(1)), param="file", message=".jsonl")
-    refuse("empty", ("a.jsonl", b""), param="file", message="jsonl")
-    refuse("no JSON", ("a.jsonl", b"custom_id,prompt\n"), param="file", message="jsonl")
-    refuse("UTF-16", ("a.jsonl", chats(1).decode().encode("utf-16")), param="file", message="UTF-16")
+    refuse("name", ("notes.txt", chats(1)), code="invalid_file_format", param="file", message=".jsonl")
+    refuse("empty", ("a.jsonl", b""), code="invalid_file_format", param="file", message="jsonl")
+    refuse("no JSON", ("a.jsonl", b"custom_id,prompt\n"), code="invalid_file_format", param="file", message="jsonl")
+    refuse(
+        "UTF-16",
+        ("a.jsonl", chats(1).decode().encode("utf-16")),
+        code="invalid_file_format",
+        param="file",
+        message="UTF-16",
+    )
     refuse("purpose", ("a.jsonl", chats(1)), purpose="nonsense", code="invalid_value", param="purpose")
 
 
@@ -104,9 +112,13 @@ def _():
     equal("first ten", ranged("bytes=0-9"), (206, f"bytes 0-9/{size}", data[:10]))
     equal("from the middle", ranged(f"bytes={size - 7}-"), (206, f"bytes {size - 7}-{size - 1}/{size}", data[-7:]))
     equal("last five", ranged("bytes=-5"), (206, f"bytes {size - 5}-{size - 1}/{size}", data[-5:]))
-    equal("beyond the end", ranged(f"bytes={size - 1}-{size + 99}"), (206, f"bytes {size - 1}-{size - 1}/{size}", data[-1:]))
+    equal(
+        "beyond the end",
+        ranged(f"bytes={size - 1}-{size + 99}"),
+        (206, f"bytes {size - 1}-{size - 1}/{size}", data[-1:]),
+    )
     equal("another unit", ranged("lines=0-1"), (200, None, data))
-    refused("no such byte", openai.APIStatusError, lambda: ranged(f"bytes={size}-"), 416)
+    refused("no such byte", openai.APIStatusError, lambda: ranged(f"bytes={size}-"), 416, param="range")
 
 
 @check("a deleted file is gone, and was there only once")
@@ -121,8 +133,14 @@ def _():
     ):
         text = f"No such File object: {file.id}"
         refused(what, openai.NotFoundError, lambda: call(file.id), 404, param="id", message=text)
-    refused("foreign id", openai.NotFoundError, lambda: client.files.retrieve("file-7Qm"), 404, param="id",
-            message="No such File object: file-7Qm")
+    refused(
+        "foreign id",
+        openai.NotFoundError,
+        lambda: client.files.retrieve("file-7Qm"),
+        404,
+        param="id",
+        message="No such File object: file-7Qm",
+    )
 
 
 @check("a batch goes on when its input file is deleted")
@@ -134,7 +152,9 @@ def _():
 
 
 def _start_upload(size, **more):
-    return client.uploads.create(bytes=size, filename="parts.jsonl", mime_type="application/jsonl", purpose="batch", **more)
+    return client.uploads.create(
+        bytes=size, filename="parts.jsonl", mime_type="application/jsonl", purpose="batch", **more
+    )
 
 
 @check("a file is uploaded in parts of 4 MiB")
@@ -144,34 +164,38 @@ def _():
     if hasattr(client.uploads, "upload_file_chunked"):
         wire = Wire()
         whole = wire.client.uploads.upload_file_chunked(
-            file=data, filename="parts.jsonl", bytes=len(data), mime_type="application/jsonl", purpose="batch",
-            part_size=size, md5=hashlib.md5(data).hexdigest(),
+            file=data,
+            filename="parts.jsonl",
+            bytes=len(data),
+            mime_type="application/jsonl",
+            purpose="batch",
+            part_size=size,
+            md5=hashlib.md5(data).hexdigest(),
         )
         equal("requests", len(wire.requests), 2 + -(-len(data) // size))
         _whole(whole, data)
     started = _start_upload(len(data))
-    starts("id", started.id, "upload_")
+    starts("id", typed(started).id, "upload_")
     equal("pending", (started.object, started.status, started.bytes), ("upload", "pending", len(data)))
     equal("life of an upload", started.expires_at - started.created_at, 3600)
     parts = []
     # The last part comes first: the order of `part_ids` decides.
     for start in reversed(range(0, len(data), size)):
         part = client.uploads.parts.create(started.id, data=data[start : start + size])
-        equal("part", (part.object, part.upload_id), ("upload.part", started.id))
+        equal("part", (typed(part).object, part.upload_id), ("upload.part", started.id))
         starts("part id", part.id, "part_")
         parts.insert(0, part.id)
     _whole(client.uploads.complete(started.id, part_ids=parts, md5=hashlib.md5(data).hexdigest()), data)
 
 
 def _whole(done, data):
-    equal("completed", (done.status, done.bytes, done.filename), ("completed", len(data), "parts.jsonl"))
+    equal("completed", (typed(done).status, done.bytes, done.filename), ("completed", len(data), "parts.jsonl"))
     _as_uploaded(client.files.retrieve(done.file.id), "parts.jsonl", data)
 
 
 @check("an upload is completed once, and only by what it announced")
 def _():
     data = chats(4)
-    wire = Wire()
 
     def start(size):
         started = _start_upload(size)
@@ -179,16 +203,34 @@ def _():
 
     for size in (len(data) - 1, len(data) + 1):
         started, part = start(size)
-        complete = lambda: wire.client.uploads.complete(started.id, part_ids=[part.id])
-        error = refused(f"announced {size}", openai.BadRequestError, complete, 400, code="bytes_mismatch", param="part_ids")
+        error = refused(
+            f"announced {size}",
+            openai.BadRequestError,
+            lambda: client.uploads.complete(started.id, part_ids=[part.id]),
+            400,
+            code="bytes_mismatch",
+            param="part_ids",
+        )
         contains("message names the sum", error.body["message"], str(len(data)))
         contains("message names the announcement", error.body["message"], str(size))
 
     started, part = start(len(data))
-    refused("md5", openai.BadRequestError,
-            lambda: client.uploads.complete(started.id, part_ids=[part.id], md5="0" * 32), 400, code="invalid_value", param="md5")
-    refused("unknown part", openai.BadRequestError,
-            lambda: client.uploads.complete(started.id, part_ids=["part_x"]), 400, code="invalid_value", param="part_ids")
+    refused(
+        "md5",
+        openai.BadRequestError,
+        lambda: client.uploads.complete(started.id, part_ids=[part.id], md5="0" * 32),
+        400,
+        code="md5_mismatch",
+        param="md5",
+    )
+    refused(
+        "unknown part",
+        openai.BadRequestError,
+        lambda: client.uploads.complete(started.id, part_ids=["part_x"]),
+        400,
+        code="invalid_value",
+        param="part_ids",
+    )
     client.uploads.complete(started.id, part_ids=[part.id])
     wire = Wire()
     refused_without_retry("complete twice", wire, lambda: wire.client.uploads.complete(started.id, part_ids=[part.id]))
@@ -196,7 +238,9 @@ def _():
 
     started, part = start(len(data))
     equal("cancelled", client.uploads.cancel(started.id).status, "cancelled")
-    refused_without_retry("complete a cancelled one", wire, lambda: wire.client.uploads.complete(started.id, part_ids=[part.id]))
+    refused_without_retry(
+        "complete a cancelled one", wire, lambda: wire.client.uploads.complete(started.id, part_ids=[part.id])
+    )
     refused("unknown upload", openai.NotFoundError, lambda: client.uploads.cancel("upload_x"), 404, param="upload_id")
 
 

@@ -4,7 +4,20 @@ import openai
 
 from .checklist import check, equal, refused, starts, within
 from .service import (
-    CHAT, COMPLETIONS, MODEL, RESPONSES, Wire, chat_body, chats, client, create, jsonl, request, upload, wait,
+    CHAT,
+    COMPLETIONS,
+    MODEL,
+    RESPONSES,
+    Wire,
+    chat_body,
+    chats,
+    client,
+    create,
+    jsonl,
+    request,
+    typed,
+    upload,
+    wait,
 )
 
 _UNKNOWN = "No batch found with id 'batch_7Qm'."
@@ -17,8 +30,15 @@ def _():
 
     def refuse(what, code, param, message=None, **changed):
         options = {"input_file_id": file, "endpoint": CHAT, "completion_window": "24h", **changed}
-        call = lambda: client.batches.create(**options)
-        refused(what, openai.BadRequestError, call, 400, code=code, param=param, message=message)
+        refused(
+            what,
+            openai.BadRequestError,
+            lambda: client.batches.create(**options),
+            400,
+            code=code,
+            param=param,
+            message=message,
+        )
 
     refuse("endpoint", "invalid_value", "endpoint", "'/v1/x'", endpoint="/v1/x")
     refuse("no endpoint", "missing_required_parameter", "endpoint", "'endpoint'", endpoint=openai.NOT_GIVEN)
@@ -30,7 +50,10 @@ def _():
     refuse("metadata", "invalid_type", "metadata", "string", metadata="a")
     many = {str(index): "" for index in range(17)}
     refuse("17 pairs", "object_above_max_properties", "metadata", "16", metadata=many)
-    refuse("long key", "string_above_max_length", "metadata", "64", metadata={"k" * 65: "v"})
+    for length in (65, 100_000):
+        # The message and the parameter show 128 characters of a key at most.
+        shown = "metadata." + "k" * min(length, 128)
+        refuse(f"key of {length}", "string_above_max_length", shown, "64", metadata={"k" * length: "v"})
     refuse("long value", "string_above_max_length", "metadata.k", "512", metadata={"k": "v" * 513})
     for seconds, code in ((3599, "integer_below_min_value"), (2_592_001, "integer_above_max_value")):
         life = {"output_expires_after": {"anchor": "created_at", "seconds": seconds}}
@@ -62,7 +85,7 @@ def _():
 @check("a fresh batch has every key")
 def _():
     batch = create(chats(1))
-    starts("id", batch.id, "batch_")
+    starts("id", typed(batch).id, "batch_")
     starts("request id", batch._request_id, "req_")
     equal("object, status, endpoint", (batch.object, batch.status, batch.endpoint), ("batch", "validating", CHAT))
     counts = batch.request_counts
@@ -79,10 +102,21 @@ def _():
 def _():
     for call in (client.batches.retrieve, client.batches.cancel):
         refused("batch", openai.NotFoundError, lambda: call("batch_7Qm"), 404, param="batch_id", message=_UNKNOWN)
-    unknown = lambda: client.get("/nonsense", cast_to=object)
-    refused("path", openai.NotFoundError, unknown, 404, code="unknown_url", message="(GET /v1/nonsense)")
-    patch = lambda: client.patch("/batches", cast_to=object)
-    refused("method", openai.APIStatusError, patch, 405, code="method_not_supported")
+    refused(
+        "path",
+        openai.NotFoundError,
+        lambda: client.get("/nonsense", cast_to=object),
+        404,
+        code="unknown_url",
+        message="(GET /v1/nonsense)",
+    )
+    refused(
+        "method",
+        openai.APIStatusError,
+        lambda: client.patch("/batches", cast_to=object),
+        405,
+        code="method_not_supported",
+    )
 
 
 @check("a wrong key is an AuthenticationError")
@@ -93,7 +127,9 @@ def _():
         ("upload", lambda: wire.client.files.create(file=("a.jsonl", chats(1)), purpose="batch")),
         ("models", wire.client.models.list),
     ):
-        error = refused(what, openai.AuthenticationError, call, 401, code="invalid_api_key", message="Incorrect API key")
+        error = refused(
+            what, openai.AuthenticationError, call, 401, code="invalid_api_key", message="Incorrect API key"
+        )
         equal(f"{what}: the key stays secret", "0123456789" in error.body["message"], False)
     equal("requests", len(wire.requests), 3)
 
@@ -119,13 +155,21 @@ _BAD_FILES = {
     "no body": _missing("body"),
     "the same custom_id": (
         _GOOD + b"\n" + _GOOD,
-        ("duplicate_custom_id", 3, "custom_id", "The custom_id 'r-0' for this request is a duplicate of another request."),
+        (
+            "duplicate_custom_id",
+            3,
+            "custom_id",
+            "The custom_id 'r-0' for this request is a duplicate of another request.",
+        ),
     ),
     "another endpoint": (
         jsonl([request("a", chat_body(), url=COMPLETIONS)]),
         ("invalid_url", 1, "url", "The URL provided for this request does not match the batch endpoint."),
     ),
-    "another method": (jsonl([{**request("a", chat_body()), "method": "GET"}]), ("invalid_method", 1, "method", "POST")),
+    "another method": (
+        jsonl([{**request("a", chat_body()), "method": "GET"}]),
+        ("invalid_method", 1, "method", "POST"),
+    ),
     "unknown model": (
         jsonl([request("a", chat_body(model="gpt-9"))]),
         ("model_not_found", 1, "body.model", "The provided model 'gpt-9' is not supported by the Batch API."),
@@ -134,24 +178,27 @@ _BAD_FILES = {
         jsonl([request("a", chat_body(stream=True))]),
         ("streaming_unsupported", 1, "body.stream", "Chat Completions: Streaming is not supported in the Batch API."),
     ),
-    "no model": (jsonl([request("a", _LACKING_MODEL)]), ("invalid_request", 1, "body.model", "Model parameter is required.")),
+    "no model": (
+        jsonl([request("a", _LACKING_MODEL)]),
+        ("invalid_request", 1, "body.model", "Model parameter is required."),
+    ),
     "no messages": (
         jsonl([request("a", {"model": MODEL})]),
         ("invalid_request", 1, "body.messages", "Messages parameter is required."),
     ),
     "too many requests": (chats(1001), ("too_many_tasks", None, None, "1000")),
     "too many tokens": (
-        jsonl([request("a", chat_body(max_tokens=8000, n=128))]),
+        chats(900, max_tokens=8000),
         ("token_limit_exceeded", None, None, f"Enqueued token limit reached for {MODEL}"),
     ),
 }
 
 
 def _failed(what, batch, errors):
-    equal(f"{what}: status", batch.status, "failed")
+    equal(f"{what}: status", typed(batch).status, "failed")
     got = [(error.code, error.line, error.param) for error in batch.errors.data]
     equal(f"{what}: errors", got, [error[:3] for error in errors])
-    for error, wanted in zip(batch.errors.data, errors):
+    for error, wanted in zip(batch.errors.data, errors, strict=True):
         if wanted[3] not in error.message:
             equal(f"{what}: message", error.message, wanted[3])
     counts = batch.request_counts
@@ -181,7 +228,9 @@ def _():
 @check("an empty file that came by Uploads fails its batch")
 def _():
     for data in (b"\n", b" \r\n\n"):
-        started = client.uploads.create(bytes=len(data), filename="a.jsonl", mime_type="application/jsonl", purpose="batch")
+        started = client.uploads.create(
+            bytes=len(data), filename="a.jsonl", mime_type="application/jsonl", purpose="batch"
+        )
         part = client.uploads.parts.create(started.id, data=data)
         file = client.uploads.complete(started.id, part_ids=[part.id]).file
         batch = client.batches.create(input_file_id=file.id, endpoint=RESPONSES, completion_window="24h")

@@ -3,6 +3,7 @@
 The SDK itself reads `OPENAI_BASE_URL` and `OPENAI_API_KEY`.
 """
 
+import importlib
 import json
 import time
 
@@ -37,7 +38,9 @@ class Wire:
         if self._losing:
             self._losing -= 1
             response.read()
-            raise ConnectionError("the reply got lost")
+            # The SDK's transport is `httpx` or `httpx2`, by its version.
+            transport = importlib.import_module(type(response).__module__.split(".")[0])
+            raise transport.RemoteProtocolError("the reply got lost", request=response.request)
 
 
 def chat_body(prompt="Say hi.", max_tokens=2, **more):
@@ -106,6 +109,7 @@ def records(file_id):
 
 def results(batch):
     """Returns the records of both files, with everything checked that holds for every ended batch."""
+    typed(batch)
     output, errors = records(batch.output_file_id), records(batch.error_file_id)
     equal("has an output file", batch.output_file_id is not None, bool(output))
     equal("has an error file", batch.error_file_id is not None, bool(errors))
@@ -120,6 +124,18 @@ def results(batch):
     for record in output:
         equal("status of an output record", record["response"]["status_code"], 200)
     return output, errors
+
+
+def typed(thing):
+    """Fails unless an object has all that its SDK type wants; the SDK itself does not look. Returns it."""
+    type(thing).model_validate(thing.to_dict())
+    return thing
+
+
+def tokens(batch):
+    """Returns input, output and total tokens of a batch; older SDKs have no type for its usage."""
+    usage = batch.to_dict()["usage"]
+    return usage["input_tokens"], usage["output_tokens"], usage["total_tokens"]
 
 
 def custom_ids(records):
