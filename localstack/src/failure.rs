@@ -3,6 +3,8 @@
 use std::fmt;
 use std::process::ExitCode;
 
+use crate::say::aside;
+
 /// A fault of how the command was called or configured: exit code 2.
 #[derive(Debug)]
 pub(crate) struct Usage(pub(crate) String);
@@ -33,12 +35,8 @@ pub(crate) fn usage(message: impl Into<String>) -> anyhow::Error {
 }
 
 /// Prints the error with its causes on one line, and picks the exit code.
-#[expect(
-    clippy::print_stderr,
-    reason = "the last words of the command belong on stderr"
-)]
 pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
-    eprintln!("nightshift: {error:#}");
+    aside(format_args!("nightshift: {error:#}"));
     if error.is::<Usage>() {
         ExitCode::from(2)
     } else if error.is::<Interrupted>() {

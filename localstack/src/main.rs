@@ -8,6 +8,8 @@ mod failure;
 mod logging;
 mod models;
 mod run;
+mod say;
+mod signals;
 mod up;
 mod work;
 
@@ -34,14 +36,12 @@ fn main() -> ExitCode {
     }
 }
 
-#[expect(clippy::print_stdout, reason = "the answer of the command")]
 fn models(args: &ModelsArgs) -> anyhow::Result<()> {
     logging::start("warn", args.json);
     let config = Config::load(args.config.as_deref())?;
     let shelf = Shelf::open()?;
     let Some(ModelsCommand::Pull { id }) = &args.command else {
-        models::list(&config.catalog, &shelf, args.json);
-        return Ok(());
+        return say::answer(models::list(&config.catalog, &shelf, args.json));
     };
     let Some(model) = config.catalog.resolve(id) else {
         let known: Vec<&str> = config
@@ -57,9 +57,8 @@ fn models(args: &ModelsArgs) -> anyhow::Result<()> {
     };
     let path = models::pull(model, &shelf)?;
     if args.json {
-        println!("{}", serde_json::json!({ "id": model.id, "path": path }));
+        say::answer(serde_json::json!({ "id": model.id, "path": path }))
     } else {
-        println!("{} is at {}", model.id, path.display());
+        say::answer(format_args!("{} is at {}", model.id, path.display()))
     }
-    Ok(())
 }

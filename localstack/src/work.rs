@@ -7,12 +7,13 @@ use batch_io::embedded::Embedded;
 use batch_io::store::Store;
 use inference::backend::Recipe;
 use tokio::sync::watch;
-use worker::model::EngineOptions;
+use worker::model::{CpuLoader, EngineOptions};
 use worker::service::{self, ServableModel};
 
 use crate::cli::{Precision, WorkerArgs};
 use crate::config::{Config, EngineSection};
 use crate::models::Shelf;
+use crate::signals::StopSignals;
 
 /// Serves shards until it is told to stop, or its parent is gone.
 pub(crate) fn work(args: WorkerArgs) -> anyhow::Result<()> {
@@ -31,6 +32,7 @@ pub(crate) fn work(args: WorkerArgs) -> anyhow::Result<()> {
         .build()
         .context("start the runtime")?;
     let served = runtime.block_on(async {
+        let mut signals = StopSignals::listen()?;
         let embedded =
             Embedded::open(&args.data).with_context(|| format!("open {}", args.data.display()))?;
         let platform = embedded.platform();
@@ -41,10 +43,11 @@ pub(crate) fn work(args: WorkerArgs) -> anyhow::Result<()> {
             catalog: Arc::new(config.catalog),
             worker,
             options,
+            loader: Arc::new(CpuLoader),
         };
         let (stop, stopped) = watch::channel(false);
         tokio::spawn(async move {
-            crate::up::wait_for_signal().await;
+            signals.told().await;
             // The service may have ended by itself.
             let _ = stop.send(true);
         });

@@ -184,7 +184,7 @@ fn each_source(visit: &mut dyn FnMut(&Path, &str)) {
             if path.is_dir() {
                 if !matches!(
                     name.as_str(),
-                    "target" | "node_modules" | "golden" | "data" | "tests" | "it"
+                    "target" | "node_modules" | "golden" | "data" | "tests" | "it" | "conformance"
                 ) {
                     folders.push(path);
                 }

@@ -232,7 +232,7 @@ async fn batch_ends_when_cancelled_around_its_completion() {
 async fn batch_ends_cancelled_when_everything_is_killed_after_the_cancel() {
     let mut chances = Chances::from_environment();
     let mut service = tiny_service(0);
-    for _ in 0..4 {
+    for _ in 0..3 {
         let client = service.client();
         let batch = client.submit(file("tiny", 30, 4)).await.expect("submit");
         tokio::time::sleep(chances.span_ms(300)).await;

@@ -364,3 +364,62 @@ async fn late_results_are_dropped_when_a_worker_comes_back_after_its_leases_ende
     let _ = kill_process(away, Signal::CONT);
     chaos.check_end().await;
 }
+
+/// Report 43: three losses together, three alone, and the line is given up; the others do not suffer for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn line_that_kills_its_worker_again_and_again_becomes_an_error_line_alone() {
+    const DEADLY: u64 = 2;
+    const DEATHS_MAX: usize = 12;
+    let Some(model) = environment::model() else {
+        return;
+    };
+    let config = catalog::entry(DEFAULT_MODEL, &model);
+    let service = Service::start(Options {
+        config: Some(config),
+        ..Options::default()
+    });
+    let client = service.client();
+    let mut lines: Vec<String> = (1..=3)
+        .map(|n| catalog::line(&format!("line-{n}"), DEFAULT_MODEL, 4))
+        .collect();
+    // Long enough that the worker is still at it when it is killed.
+    lines[1] = catalog::line("line-2", DEFAULT_MODEL, 2_000)
+        .replace("\"temperature\"", "\"ignore_eos\":true,\"temperature\"");
+    let batch = client.submit(catalog::file(&lines)).await.expect("submit");
+    let mut counts = Counts::default();
+    let mut deaths = 0;
+    let ended = loop {
+        let seen = client.batch(&batch).await.expect("read the batch");
+        counts.follow(&seen);
+        if seen["status"] == "completed" {
+            break seen;
+        }
+        let tries = inside::submissions(&service.log_text(), &batch)
+            .iter()
+            .filter(|line| **line == DEADLY)
+            .count();
+        if tries > deaths {
+            assert!(deaths < DEATHS_MAX, "it is tried for ever: {seen}");
+            service.kill_workers();
+            deaths = tries;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    };
+    assert!(
+        deaths >= 6,
+        "given up after {deaths} deaths: the line was not even alone yet"
+    );
+    let input: Vec<String> = (1..=3).map(|n| format!("line-{n}")).collect();
+    let results = proof::complete(&client, &ended, &input).await;
+    assert_eq!(results.output_ids(), ["line-1", "line-3"]);
+    assert_eq!(
+        results.errors[0]["response"]["status_code"], 500,
+        "{}",
+        results.errors[0]
+    );
+    assert_eq!(
+        results.errors[0]["response"]["body"]["error"]["code"], "worker_crash",
+        "{}",
+        results.errors[0]
+    );
+}

@@ -59,7 +59,8 @@ impl Counts {
 }
 
 /// Downloads both files of an ended batch and proves them complete: every id of the input exactly once, each file
-/// in input order, none empty, as many lines as the counts say, no error line without code and message.
+/// in input order, none empty, as many lines as the counts say, no error line without a message (reports 25, 53,
+/// 55, 57, 115).
 ///
 /// # Panics
 ///

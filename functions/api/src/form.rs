@@ -14,6 +14,9 @@ use http::header::CONTENT_TYPE;
 use crate::intake::{Intake, IntakeFault};
 use crate::reply::ApiError;
 
+/// Content type of a form.
+const FORM: &str = "multipart/form-data";
+
 /// Bytes that may go in without anything coming out: 1 MiB. The longest headers of a part must fit; without
 /// a bound, a form without line ends would be held in memory as a whole.
 const HELD_BYTES_MAX: u64 = 1024 * 1024;
@@ -65,8 +68,11 @@ impl Form {
             .get(CONTENT_TYPE)
             .and_then(|value| value.to_str().ok())
             .unwrap_or("");
+        if !is_form(content_type) {
+            return Err(WireError::unsupported_media_type(FORM, content_type).into());
+        }
         let boundary = boundary(content_type).ok_or_else(|| {
-            WireError::unsupported_media_type("multipart/form-data", content_type)
+            WireError::invalid("We could not read the form: its content type has no boundary.")
         })?;
         let meter = Arc::new(Meter::default());
         let total_max = file_bytes_max.saturating_add(FRAMING_BYTES_MAX);
@@ -190,15 +196,15 @@ fn metered(
     })
 }
 
+/// Returns whether a content type is that of a form, whatever its parameters.
+fn is_form(content_type: &str) -> bool {
+    let media_type = content_type.split(';').next().unwrap_or_default();
+    media_type.trim().eq_ignore_ascii_case(FORM)
+}
+
 /// Finds the boundary in a content type. Quoted or not, it may hold any character.
 fn boundary(content_type: &str) -> Option<String> {
-    let (media_type, parameters) = content_type.split_once(';')?;
-    if !media_type
-        .trim()
-        .eq_ignore_ascii_case("multipart/form-data")
-    {
-        return None;
-    }
+    let (_, parameters) = content_type.split_once(';')?;
     let start = parameters.to_ascii_lowercase().find("boundary=")? + "boundary=".len();
     let value = parameters[start..].trim_start();
     let boundary = match value.strip_prefix('"') {
@@ -240,5 +246,19 @@ mod tests {
         check("multipart/form-data", None);
         check("application/json", None);
         check("", None);
+    }
+
+    #[test]
+    fn forms_are_told_from_other_bodies() {
+        for content_type in [
+            "multipart/form-data",
+            "Multipart/Form-Data ; boundary=",
+            "multipart/form-data;",
+        ] {
+            assert!(is_form(content_type), "{content_type}");
+        }
+        for content_type in ["", "application/json", "multipart/mixed; boundary=a"] {
+            assert!(!is_form(content_type), "{content_type}");
+        }
     }
 }

@@ -134,16 +134,13 @@ pub enum Lapse {
     },
     /// One loss too many: find the lines without a result and call [`split`].
     Split,
-    /// The lone line killed its worker too often: write its error line as this segment, then `next`.
+    /// The lone line killed its worker too often: write its error line, and commit it as the last.
     ///
-    /// Nobody else can claim the shard meanwhile, and doing it twice writes the same.
+    /// The caller holds the shard for that, for one lease and under a new epoch. The dead holder stays its
+    /// owner, so that nobody else asks for it meanwhile; if the caller dies too, the next look is the same.
     GiveUp {
-        /// The shard's next record: done, with the segment.
-        next: Shard,
-        /// Where the error line goes.
-        segment: SegmentRef,
-        /// The line, as ordinal in the root's blob.
-        ordinal: u32,
+        /// The shard's next record, as the caller holds it.
+        held: Shard,
     },
 }
 
@@ -152,7 +149,7 @@ pub enum Lapse {
 /// `holder_is_dead` is known where a supervisor saw the process end: no need to wait for the lease.
 #[must_use]
 pub fn lapse(shard: &Shard, holder_is_dead: bool, now: UnixMs, timing: &Timing) -> Lapse {
-    let ShardState::Leased { until, .. } = shard.state else {
+    let ShardState::Leased { owner, until } = shard.state else {
         return Lapse::NotHeld;
     };
     let takeover = until.plus_ms(timing.takeover_ms);
@@ -174,24 +171,17 @@ pub fn lapse(shard: &Shard, holder_is_dead: bool, now: UnixMs, timing: &Timing) 
     if !shard.alone {
         return Lapse::Split;
     }
-    let epoch = shard.epoch + 1;
-    let segment = SegmentRef { epoch, number: 0 };
-    let mut next = Shard {
-        state: ShardState::Done,
-        epoch,
-        losses,
-        ..shard.clone()
+    let state = ShardState::Leased {
+        owner,
+        until: now.plus_ms(timing.lease_ms),
     };
-    next.segments.push(segment);
-    let ordinal = shard
-        .subset
-        .as_ref()
-        .and_then(|subset| subset.first().copied())
-        .unwrap_or(0);
     Lapse::GiveUp {
-        next,
-        segment,
-        ordinal,
+        held: Shard {
+            state,
+            epoch: shard.epoch + 1,
+            losses,
+            ..shard.clone()
+        },
     }
 }
 

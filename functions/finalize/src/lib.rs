@@ -5,7 +5,6 @@
 //! the input's index are left for a person. Start at [`handle`].
 #![warn(missing_docs)]
 
-mod hold;
 mod result_file;
 mod shards;
 mod stage;

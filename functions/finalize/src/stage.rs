@@ -12,7 +12,6 @@ use batch_io::store::{Claimed, Finish, Finished, Stage};
 use batch_io::{IoError, IoKind};
 
 use crate::Context;
-use crate::hold::while_held;
 use crate::walk::{ResultFiles, Written};
 
 /// The longest that a batch whose results contradict each other waits for its next try: one hour.
@@ -74,7 +73,15 @@ async fn end_batch(
             IoKind::Corrupt,
         ));
     };
-    let Some(written) = while_held(ctx, claimed, files.write(ctx, claimed, outcome.stop())).await?
+    let Some(written) = ctx
+        .store
+        .while_held(
+            Stage::Finalize,
+            claimed,
+            &ctx.platform.clock,
+            files.write(ctx, claimed, outcome.stop()),
+        )
+        .await?
     else {
         return Ok(false);
     };

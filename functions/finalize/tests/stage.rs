@@ -17,6 +17,7 @@ use batch_core::file::{ExpiresAfter, File, Purpose};
 use batch_core::id::{BatchId, FileId};
 use batch_core::lifecycle::{Event, SealedAs, State, Terminal};
 use batch_core::limits::{OUTPUT_PART_BYTES, SHARD_LOSSES_MAX};
+use batch_core::settings::Timing;
 use batch_core::shard::ShardId;
 use batch_io::Platform;
 use batch_io::store::{Lapsed, SplitShard, Stage, Store};
@@ -476,7 +477,11 @@ async fn the_work_is_dropped_when_another_finalizer_takes_over() {
             ..world.platform.clone()
         },
     );
-    ctx.settings.timing.lease_ms = 3;
+    let hasty = Timing {
+        lease_ms: 3,
+        ..world.settings.timing
+    };
+    ctx.store = Store::new(Arc::clone(&world.platform.records), hasty);
     let takeover = async {
         while fuse.calls() == 0 {
             tokio::task::yield_now().await;

@@ -6,7 +6,6 @@
 #![warn(missing_docs)]
 
 mod cut;
-mod hold;
 mod input;
 mod stage;
 mod write;

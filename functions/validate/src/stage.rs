@@ -14,7 +14,6 @@ use tokio::sync::mpsc::{self, Sender};
 
 use crate::Context;
 use crate::cut::{Chunk, Job, Sound, cut_file};
-use crate::hold::while_held;
 use crate::input::{Input, open_input};
 use crate::write::store_windows;
 
@@ -47,7 +46,16 @@ pub async fn handle(ctx: &Context, job: StageJob, now: UnixMs) -> Result<(), IoE
     else {
         return Ok(());
     };
-    match while_held(ctx, &claimed, examine(ctx, &claimed.params, now)).await? {
+    match ctx
+        .store
+        .while_held(
+            Stage::Validate,
+            &claimed,
+            &ctx.platform.clock,
+            examine(ctx, &claimed.params, now),
+        )
+        .await?
+    {
         Some(Ok(sound)) => publish(ctx, &claimed, sound).await,
         Some(Err(errors)) => reject(ctx, &claimed, errors).await,
         None => {

@@ -14,6 +14,7 @@ use batch_core::format;
 use batch_core::id::{BatchId, FileId};
 use batch_core::lifecycle::{Event, SealedAs, State, Terminal};
 use batch_core::message::QueueName;
+use batch_core::settings::Timing;
 use batch_io::Platform;
 use batch_io::store::{Stage, Store};
 use expect_test::{Expect, expect};
@@ -379,7 +380,11 @@ async fn the_work_is_dropped_when_another_validator_takes_over() {
             ..world.platform.clone()
         },
     );
-    ctx.settings.timing.lease_ms = 3;
+    let hasty = Timing {
+        lease_ms: 3,
+        ..world.settings.timing
+    };
+    ctx.store = Store::new(Arc::clone(&world.platform.records), hasty);
     let takeover = async {
         while fuse.calls() == 0 {
             tokio::task::yield_now().await;

@@ -119,13 +119,46 @@ impl PromptText for ModelText {
     }
 
     fn token_bytes(&self, token: u32) -> Vec<u8> {
-        self.tokenizer.token_bytes(token).to_vec()
+        match self.tokenizer.special_text(token) {
+            Some(text) => text.as_bytes().to_vec(),
+            None => self.tokenizer.token_bytes(token).to_vec(),
+        }
     }
 }
 
 /// Tells the template to open the assistant's turn: the model answers, and does not go on with the user's text.
 fn answer_next() -> Map<String, Value> {
     Map::from_iter([("add_generation_prompt".to_owned(), Value::Bool(true))])
+}
+
+/// Loads models for the service.
+pub trait Loader: std::fmt::Debug + Send + Sync {
+    /// Opens the model at `path` and loads it onto a device.
+    ///
+    /// # Errors
+    ///
+    /// [`LoadError`].
+    fn load(
+        &self,
+        id: &str,
+        path: &Path,
+        options: &EngineOptions,
+    ) -> Result<LoadedModel, LoadError>;
+}
+
+/// Loads models onto this machine's CPU, as [`load`] does.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct CpuLoader;
+
+impl Loader for CpuLoader {
+    fn load(
+        &self,
+        id: &str,
+        path: &Path,
+        options: &EngineOptions,
+    ) -> Result<LoadedModel, LoadError> {
+        load(id, path, options)
+    }
 }
 
 /// Opens the model at `path` and loads it onto the CPU.

@@ -228,26 +228,38 @@ impl Pipeline {
     ///
     /// [`EngineStopped`] if the device failed: lines that have not ended never will.
     pub async fn next(&mut self, now: impl Fn() -> UnixMs) -> Result<LineAnswer, EngineStopped> {
-        let finished = match self.from_engine.recv().await {
-            Some(FromEngine::Line(finished)) => *finished,
-            Some(FromEngine::Stopped(why)) => return Err(EngineStopped(why)),
-            None => return Err(EngineStopped("its thread ended".to_owned())),
-        };
+        match self.from_engine.recv().await {
+            Some(FromEngine::Line(finished)) => Ok(self.render(*finished, now())),
+            Some(FromEngine::Stopped(why)) => Err(EngineStopped(why)),
+            None => Err(EngineStopped("its thread ended".to_owned())),
+        }
+    }
+
+    /// Returns the next line that has ended already. None if there is none, and none will come if the device
+    /// failed.
+    pub fn try_next(&mut self, now: UnixMs) -> Option<LineAnswer> {
+        match self.from_engine.try_recv() {
+            Ok(FromEngine::Line(finished)) => Some(self.render(*finished, now)),
+            Ok(FromEngine::Stopped(_)) | Err(_) => None,
+        }
+    }
+
+    fn render(&self, finished: Finished, now: UnixMs) -> LineAnswer {
         let answerer = Answerer {
             model: &self.model_id,
             fingerprint: &self.fingerprint,
             request_id: &finished.request_id,
-            now: now(),
+            now,
         };
         let result = finished.outcome.and_then(|(shape, generations)| {
             let tokens = openai::token_counts(&shape, &generations);
             let body = openai::answer(&shape, &generations, &answerer, &*self.text)?;
             Ok(Answered { body, tokens })
         });
-        Ok(LineAnswer {
+        LineAnswer {
             key: finished.key,
             result,
-        })
+        }
     }
 }
 

@@ -5,17 +5,15 @@ use serde_json::json;
 
 use super::shelf::{Shelf, size_bytes};
 
-/// Prints the catalog, and what of it is on disk.
-#[expect(clippy::print_stdout, reason = "the answer of the command")]
-pub(crate) fn list(catalog: &Catalog, shelf: &Shelf, as_json: bool) {
+/// Renders the catalog, and what of it is on disk.
+pub(crate) fn list(catalog: &Catalog, shelf: &Shelf, as_json: bool) -> String {
     if as_json {
         let models: Vec<_> = catalog
             .models()
             .iter()
             .map(|model| describe(model, shelf))
             .collect();
-        println!("{}", json!({ "models": models }));
-        return;
+        return json!({ "models": models }).to_string();
     }
     let width = catalog
         .models()
@@ -24,7 +22,7 @@ pub(crate) fn list(catalog: &Catalog, shelf: &Shelf, as_json: bool) {
         .max()
         .unwrap_or(0)
         .max(5);
-    println!(
+    let mut text = format!(
         "{:width$}  {:>8}  {:>10}  SOURCE",
         "MODEL", "CONTEXT", "ON DISK"
     );
@@ -36,13 +34,13 @@ pub(crate) fn list(catalog: &Catalog, shelf: &Shelf, as_json: bool) {
         let context = model
             .context_tokens
             .map_or_else(|| "-".to_owned(), |tokens| tokens.to_string());
-        println!(
-            "{:width$}  {context:>8}  {on_disk:>10}  {}",
+        text.push_str(&format!(
+            "\n{:width$}  {context:>8}  {on_disk:>10}  {}",
             model.id,
             source(&model.source)
-        );
+        ));
         for alias in &model.aliases {
-            println!("{:width$}  also {alias}", "");
+            text.push_str(&format!("\n{:width$}  also {alias}", ""));
         }
     }
     if catalog
@@ -50,8 +48,9 @@ pub(crate) fn list(catalog: &Catalog, shelf: &Shelf, as_json: bool) {
         .iter()
         .any(|model| shelf.find(model).is_none())
     {
-        println!("\nFetch one with: nightshift models pull MODEL");
+        text.push_str("\n\nFetch one with: nightshift models pull MODEL");
     }
+    text
 }
 
 fn describe(model: &Model, shelf: &Shelf) -> serde_json::Value {

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{BufWriter, Read as _, Seek as _, SeekFrom, Write as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
@@ -16,6 +17,9 @@ use serde::{Deserialize, Serialize};
 
 use super::input::Input;
 use crate::failure::usage;
+
+#[cfg(test)]
+mod tests;
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Header {
@@ -55,27 +59,10 @@ impl Journal {
     /// Opens the journal of an interrupted run with this fingerprint, or begins a new one.
     pub(super) fn open(path: &Path, fingerprint: &str, new_run: BatchId) -> anyhow::Result<Self> {
         let shown = path.display();
-        let mut file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(path)
-            .with_context(|| format!("open {shown}"))?;
-        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
-            return Err(usage(format!(
-                "{shown} is in use: the same command runs already"
-            )));
-        }
+        let mut file = locked(path)?;
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes)
             .with_context(|| format!("read {shown}"))?;
-        let header_end = bytes
-            .iter()
-            .position(|byte| *byte == b'\n')
-            .map(|at| at + 1);
-        let header: Option<Header> =
-            header_end.and_then(|end| serde_json::from_slice(&bytes[..end]).ok());
         let mut journal = Self {
             path: path.to_path_buf(),
             file,
@@ -83,23 +70,10 @@ impl Journal {
             run: new_run,
             places: BTreeMap::new(),
         };
-        match (header, header_end) {
-            (Some(header), Some(start)) if header.fingerprint == fingerprint => {
-                journal.run = header.run;
-                journal.end = start as u64;
-                journal.read_results(&bytes[start..]);
-            }
-            (Some(_), _) => {
-                return Err(usage(format!(
-                    "{shown} belongs to a run of another input, model or precision; remove it, or name another output"
-                )));
-            }
-            (None, _) if bytes.is_empty() || header_end.is_none() => journal.begin(fingerprint)?,
-            (None, _) => {
-                return Err(usage(format!(
-                    "{shown} is not a resume file of nightshift; name another output"
-                )));
-            }
+        match bytes.iter().position(|byte| *byte == b'\n') {
+            Some(line_end) => journal.go_on(&bytes, line_end + 1, fingerprint)?,
+            None if is_torn_header(&bytes) => journal.begin(fingerprint)?,
+            None => return Err(not_a_journal(path)),
         }
         journal
             .file
@@ -110,6 +84,34 @@ impl Journal {
             .seek(SeekFrom::Start(journal.end))
             .with_context(|| format!("write {shown}"))?;
         Ok(journal)
+    }
+
+    /// Takes over what an earlier run has left, unless its results are of something else.
+    fn go_on(&mut self, bytes: &[u8], start: usize, fingerprint: &str) -> anyhow::Result<()> {
+        let Ok(header) = serde_json::from_slice::<Header>(&bytes[..start]) else {
+            return Err(not_a_journal(&self.path));
+        };
+        if header.fingerprint != fingerprint {
+            return Err(usage(format!(
+                "{} belongs to a run of another input, model or precision; remove it, or name another output",
+                self.path.display()
+            )));
+        }
+        self.run = header.run;
+        self.end = start as u64;
+        self.read_results(&bytes[start..]);
+        Ok(())
+    }
+
+    /// Leaves what a later start goes on from: on the disk, or nothing at all where nothing was done. A journal
+    /// without results would only be in the way of the same command with another model.
+    pub(super) fn leave(self) -> anyhow::Result<()> {
+        let left = if self.places.is_empty() {
+            std::fs::remove_file(&self.path)
+        } else {
+            self.file.sync_data()
+        };
+        left.with_context(|| format!("write {}", self.path.display()))
     }
 
     fn begin(&mut self, fingerprint: &str) -> anyhow::Result<()> {
@@ -202,12 +204,6 @@ impl Journal {
         Ok(())
     }
 
-    pub(super) fn sync(&self) -> anyhow::Result<()> {
-        self.file
-            .sync_data()
-            .with_context(|| format!("write {}", self.path.display()))
-    }
-
     /// Writes both files in input order, then removes the journal. A file that would be empty is not written,
     /// but for the output of an input whose lines all failed.
     pub(super) fn write_outputs(
@@ -251,8 +247,6 @@ impl Journal {
         answers.finish()?;
         if summary.failed > 0 {
             failures.finish()?;
-        } else {
-            failures.discard();
         }
         std::fs::remove_file(&self.path)
             .with_context(|| format!("remove {}", self.path.display()))?;
@@ -296,12 +290,55 @@ impl Part {
             .and_then(|()| std::fs::rename(&self.scratch, &self.path));
         placed.with_context(|| format!("write {}", self.path.display()))
     }
+}
 
-    fn discard(self) {
-        drop(self.file);
-        // An empty leftover does no harm, and is overwritten by the next run.
+impl Drop for Part {
+    /// On a full disk, half a file would be in the way of a second try. A finished one has its own name by now.
+    fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.scratch);
     }
+}
+
+/// Opens the file and takes its lock, which lasts as long as the file is open.
+fn locked(path: &Path) -> anyhow::Result<File> {
+    let shown = path.display();
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(path)
+        .with_context(|| format!("open {shown}"))?;
+    if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+        return Err(usage(format!(
+            "{shown} is in use: the same command runs already"
+        )));
+    }
+    let number = file
+        .metadata()
+        .with_context(|| format!("open {shown}"))?
+        .ino();
+    // Between the open and the lock, the run that had it may have ended and removed it.
+    if std::fs::metadata(path).map(|named| named.ino()).ok() != Some(number) {
+        return Err(usage(format!(
+            "the same command has just ended, and removed {shown}; run again if its output is not what you want"
+        )));
+    }
+    Ok(file)
+}
+
+fn not_a_journal(path: &Path) -> anyhow::Error {
+    usage(format!(
+        "{} is not a resume file of nightshift; name another output",
+        path.display()
+    ))
+}
+
+/// A start that was killed at its first write leaves nothing, or a part of the header's line.
+fn is_torn_header(bytes: &[u8]) -> bool {
+    const BEGIN: &[u8] = br#"{"fingerprint":"#;
+    let known = bytes.len().min(BEGIN.len());
+    bytes[..known] == BEGIN[..known]
 }
 
 fn take_length(bytes: &[u8]) -> Option<(usize, &[u8])> {

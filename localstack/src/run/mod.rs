@@ -27,6 +27,7 @@ use crate::cli::RunArgs;
 use crate::config::Config;
 use crate::failure::{Interrupted, usage};
 use crate::models::Shelf;
+use crate::say::answer;
 use crate::work::{engine_options, recipe};
 use input::{Input, OpenLine};
 use journal::Journal;
@@ -64,16 +65,38 @@ pub(crate) fn run(args: RunArgs) -> anyhow::Result<()> {
         random,
         options,
     };
-    let ran = runtime.block_on(runner.all_models(&choice));
+    let ran = runtime.block_on(async {
+        // From the first poll on, the signal no longer ends the process: every wait must heed it.
+        tokio::select! {
+            ran = runner.all_models(&choice) => ran,
+            _ = tokio::signal::ctrl_c() => Err(interrupted()),
+        }
+    });
+    let journal = runner.journal;
+    if let Err(error) = ran {
+        runtime.shutdown_background();
+        if let Err(unwritten) = journal.leave() {
+            tracing::warn!(error = %unwritten, "keep the results so far");
+        }
+        return Err(error);
+    }
+    let written = runtime.block_on(async {
+        let (output, errors) = (args.output.clone(), errors.clone());
+        let writing =
+            tokio::task::spawn_blocking(move || journal.write_outputs(&input, &output, &errors));
+        tokio::select! {
+            written = writing => written.context("write the output files")?,
+            _ = tokio::signal::ctrl_c() => Err(interrupted()),
+        }
+    });
     runtime.shutdown_background();
-    ran?;
-    let summary = runner
-        .journal
-        .write_outputs(&input, &args.output, &errors)?;
-    report(&args, &errors, &summary, started)
+    report(&args, &errors, &written?, started)
 }
 
-#[expect(clippy::print_stdout, reason = "the summary is the command's answer")]
+fn interrupted() -> anyhow::Error {
+    Interrupted("interrupted; run the same command again to go on".to_owned()).into()
+}
+
 fn report(
     args: &RunArgs,
     errors: &Path,
@@ -93,16 +116,16 @@ fn report(
             "tokens_per_s": tokens_per_s,
             "peak_rss_bytes": peak_rss_bytes(),
         });
-        println!("{line}");
-    } else {
-        println!(
-            "{} lines, {} failed; {input} prompt and {output} completion tokens in {wall_s:.1} s ({tokens_per_s:.0} tokens/s)",
-            summary.lines, summary.failed
-        );
-        println!("answers: {}", args.output.display());
-        if summary.failed > 0 {
-            println!("errors:  {}", errors.display());
-        }
+        return answer(line);
+    }
+    answer(format_args!(
+        "{} lines, {} failed; {input} prompt and {output} completion tokens in {wall_s:.1} s ({tokens_per_s:.0} tokens/s)\nanswers: {}",
+        summary.lines,
+        summary.failed,
+        args.output.display()
+    ))?;
+    if summary.failed > 0 {
+        answer(format_args!("errors:  {}", errors.display()))?;
     }
     Ok(())
 }
@@ -130,9 +153,10 @@ fn check_outputs(input: &Path, output: &Path, errors: &Path) -> anyhow::Result<(
                 path.display()
             )));
         }
-        if path.is_dir() {
+        // The finished file is renamed into place, which would replace a device or a pipe.
+        if path.exists() && !path.is_file() {
             return Err(usage(format!(
-                "{} is a folder; name a file",
+                "{} is no plain file; name another",
                 path.display()
             )));
         }
@@ -209,8 +233,6 @@ impl FileRun<'_> {
         let mut waiting = input.requests(model).peekable();
         let mut open: HashMap<LineKey, OpenLine> = HashMap::new();
         let run: Arc<str> = self.journal.run().to_string().into();
-        let interrupted = tokio::signal::ctrl_c();
-        tokio::pin!(interrupted);
         loop {
             while open.len() < window
                 && let Some(line) = waiting.next()
@@ -225,19 +247,12 @@ impl FileRun<'_> {
             if open.is_empty() {
                 return Ok(());
             }
-            tokio::select! {
-                answer = pipeline.next(&*self.clock) => {
-                    let answer = answer.context("run the lines")?;
-                    if let Some(line) = open.remove(&answer.key) {
-                        let tokens = answer.result.as_ref().map_or(TokenCounts::default(), |answered| answered.tokens);
-                        self.write(&line, &answer, tokens)?;
-                        progress.line(answer.result.is_ok(), tokens);
-                    }
-                }
-                _ = &mut interrupted => {
-                    self.journal.sync()?;
-                    return Err(Interrupted("interrupted; run the same command again to go on".to_owned()).into());
-                }
+            let answer = pipeline.next(&*self.clock).await.context("run the lines")?;
+            if let Some(line) = open.remove(&answer.key) {
+                let answered = answer.result.as_ref();
+                let tokens = answered.map_or(TokenCounts::default(), |answered| answered.tokens);
+                self.write(&line, &answer, tokens)?;
+                progress.line(answer.result.is_ok(), tokens);
             }
         }
     }

@@ -3,6 +3,7 @@
 use std::io::IsTerminal as _;
 use std::time::{Duration, Instant};
 
+use crate::say::aside;
 use batch_core::batch::TokenCounts;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
@@ -53,11 +54,10 @@ impl Progress {
         progress
     }
 
-    #[expect(clippy::print_stderr, reason = "progress belongs on stderr")]
     pub(super) fn say(&self, message: &str) {
         match &self.bar {
             Some(bar) => bar.set_message(message.to_owned()),
-            None => eprintln!("{message}"),
+            None => aside(message),
         }
     }
 

@@ -21,6 +21,8 @@ use crate::cli::UpArgs;
 use crate::config::Config;
 use crate::failure::usage;
 use crate::models::Shelf;
+use crate::say::answer;
+use crate::signals::StopSignals;
 use crate::work::servable;
 
 /// How long open HTTP requests may take to end after a stop.
@@ -49,11 +51,8 @@ fn default_data() -> anyhow::Result<PathBuf> {
     Ok(base.data_dir().join("nightshift"))
 }
 
-#[expect(
-    clippy::print_stdout,
-    reason = "the address and the key are the command's answer"
-)]
 async fn serve(args: UpArgs, config: Config, data: PathBuf) -> anyhow::Result<()> {
+    let mut signals = StopSignals::listen()?;
     let embedded = Embedded::open(&data)
         .with_context(|| format!("open the data directory {}", data.display()))?;
     let _lock = lock::take(&data)?;
@@ -112,26 +111,27 @@ async fn serve(args: UpArgs, config: Config, data: PathBuf) -> anyhow::Result<()
 
     let base_url = format!("http://{address}/v1");
     if args.json {
-        println!(
-            "{}",
-            serde_json::json!({ "base_url": base_url, "api_key": key })
-        );
+        answer(serde_json::json!({ "base_url": base_url, "api_key": key }))?;
     } else {
-        println!(
+        answer(format_args!(
             "Nightshift serves {base_url}\nAPI key:         {key}\nData:            {}\nCtrl-C stops it; all state stays.",
             data.display()
-        );
+        ))?;
     }
-    wait_for_signal().await;
+    signals.told().await;
     tracing::info!("stop: workers commit what they have finished");
     // Every task holds a receiver, so the send cannot fail while any is left.
     let _ = stop.send(true);
-    supervisor.await.context("stop the workers")?;
-    stages.join().await;
-    if tokio::time::timeout(HTTP_GRACE, http).await.is_err() {
+    // Side by side: a service manager does not wait for the sum of their graces.
+    let (workers, (), requests) = tokio::join!(
+        supervisor,
+        stages.join(),
+        tokio::time::timeout(HTTP_GRACE, http)
+    );
+    if requests.is_err() {
         tracing::warn!("requests that were still open are cut");
     }
-    Ok(())
+    workers.context("stop the workers")
 }
 
 fn cannot_listen(address: std::net::SocketAddr, error: std::io::Error) -> anyhow::Error {
@@ -153,19 +153,5 @@ fn cannot_listen(address: std::net::SocketAddr, error: std::io::Error) -> anyhow
     match hints.iter().find(|(kind, _)| *kind == error.kind()) {
         Some((_, hint)) => usage(format!("cannot listen on {address}: {hint}")),
         None => anyhow::Error::new(error).context(format!("listen on {address}")),
-    }
-}
-
-/// Waits for Ctrl-C or SIGTERM.
-pub(crate) async fn wait_for_signal() {
-    use tokio::signal::unix::{SignalKind, signal};
-    let Ok(mut terminate) = signal(SignalKind::terminate()) else {
-        // Without the handler, SIGTERM ends the process at once, which loses nothing.
-        let _ = tokio::signal::ctrl_c().await;
-        return;
-    };
-    tokio::select! {
-        _ = tokio::signal::ctrl_c() => {}
-        _ = terminate.recv() => {}
     }
 }

@@ -1,14 +1,18 @@
 //! The functions as tasks: each takes messages from its queue, as a Lambda would.
 
 use std::future::Future;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
 use batch_core::catalog::Catalog;
 use batch_core::message::{DispatchJob, QueueName, SCHEMA, StageJob};
 use batch_core::settings::Settings;
+use batch_core::time::UnixMs;
+use batch_io::port::Message;
 use batch_io::store::Store;
-use batch_io::{IoError, Platform};
+use batch_io::{IoError, IoKind, Platform};
+use futures::FutureExt as _;
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -21,6 +25,9 @@ const POLL: Duration = Duration::from_secs(10);
 
 /// How long to wait after trouble with a queue.
 const BACKOFF: Duration = Duration::from_secs(1);
+
+/// The longest wait of a message whose handler fails again and again.
+const BACKOFF_MAX: Duration = Duration::from_secs(60);
 
 /// How long a stop waits for a stage that is at work; its lease brings the rest back.
 const STOP_GRACE: Duration = Duration::from_secs(3);
@@ -148,7 +155,7 @@ impl Serve {
     async fn queue<J, H, F>(mut self, queue: QueueName, handle: H)
     where
         J: DeserializeOwned,
-        H: Fn(J, batch_core::time::UnixMs) -> F,
+        H: Fn(J, UnixMs) -> F,
         F: Future<Output = Result<(), IoError>>,
     {
         while !*self.stopped.borrow_and_update() {
@@ -165,39 +172,48 @@ impl Serve {
                 }
             };
             for message in messages {
-                let handled = match serde_json::from_str::<J>(&message.body) {
-                    Ok(job) => handle(job, (self.platform.clock)()).await,
-                    Err(error) => {
-                        tracing::error!(%error, ?queue, "read a message; it is dropped");
-                        Ok(())
-                    }
-                };
-                let settled = match handled {
-                    Ok(()) => self.platform.queue.delete(&queue, &message.receipt).await,
-                    Err(error) => {
-                        log(&error, "handle a message; it comes back");
-                        self.platform
-                            .queue
-                            .extend(&queue, &message.receipt, BACKOFF)
-                            .await
-                    }
-                };
-                if let Err(error) = settled {
-                    log(&error, "settle a message");
-                }
+                self.settle(&queue, &message, &handle).await;
             }
+        }
+    }
+
+    /// Handles one message, and drops it, or lets it come back: later each time.
+    async fn settle<J, H, F>(&self, queue: &QueueName, message: &Message, handle: &H)
+    where
+        J: DeserializeOwned,
+        H: Fn(J, UnixMs) -> F,
+        F: Future<Output = Result<(), IoError>>,
+    {
+        let handled = match serde_json::from_str::<J>(&message.body) {
+            Ok(job) => survive(|| handle(job, (self.platform.clock)())).await,
+            Err(error) => {
+                tracing::error!(%error, ?queue, "read a message; it is dropped");
+                Ok(())
+            }
+        };
+        let port = &self.platform.queue;
+        let settled = match handled {
+            Ok(()) => port.delete(queue, &message.receipt).await,
+            Err(error) => {
+                log(&error, "handle a message; it comes back");
+                let wait = backoff(message.receives);
+                port.extend(queue, &message.receipt, wait).await
+            }
+        };
+        if let Err(error) = settled {
+            log(&error, "settle a message");
         }
     }
 
     /// Calls a function again and again until the stop.
     async fn every<H, F>(mut self, name: &'static str, period_ms: i64, handle: H)
     where
-        H: Fn(batch_core::time::UnixMs) -> F,
+        H: Fn(UnixMs) -> F,
         F: Future<Output = Result<(), IoError>>,
     {
         let period = Duration::from_millis(period_ms.max(100).unsigned_abs());
         while !*self.stopped.borrow_and_update() {
-            if let Err(error) = handle((self.platform.clock)()).await {
+            if let Err(error) = survive(|| handle((self.platform.clock)())).await {
                 log(&error, name);
             }
             tokio::select! {
@@ -208,9 +224,54 @@ impl Serve {
     }
 }
 
+/// Turns a panic of a handler into an error: its task would end, and nobody would serve its queue any more.
+async fn survive<F>(call: impl FnOnce() -> F) -> Result<(), IoError>
+where
+    F: Future<Output = Result<(), IoError>>,
+{
+    let guarded = AssertUnwindSafe(async move { call().await });
+    // The panic's message is on stderr already.
+    guarded.catch_unwind().await.unwrap_or_else(|_| {
+        Err(IoError::new(
+            "call a function that panicked",
+            "handler",
+            IoKind::Corrupt,
+        ))
+    })
+}
+
+/// Returns how long a message waits whose handler has failed, by how often it was received.
+fn backoff(receives: u32) -> Duration {
+    let doublings = receives.saturating_sub(1).min(16);
+    BACKOFF.saturating_mul(1 << doublings).min(BACKOFF_MAX)
+}
+
 fn log(error: &IoError, doing: &str) {
     let cause = std::error::Error::source(error)
         .map(|cause| format!(": {cause}"))
         .unwrap_or_default();
     tracing::warn!("{doing}: {error}{cause}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn panic_of_a_handler_is_an_error() {
+        let panics = survive(|| async { panic!("a bug") }).await;
+        assert_eq!(panics.map_err(|error| error.kind), Err(IoKind::Corrupt));
+        assert!(survive(|| async { Ok(()) }).await.is_ok());
+    }
+
+    #[test]
+    fn failing_message_comes_back_later_each_time() {
+        for (receives, seconds) in [(0, 1), (1, 1), (2, 2), (4, 8), (7, 60), (u32::MAX, 60)] {
+            assert_eq!(
+                backoff(receives),
+                Duration::from_secs(seconds),
+                "{receives}"
+            );
+        }
+    }
 }

@@ -11,6 +11,7 @@ use batch_io::store::Store;
 use tokio::process::{Child, Command};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 /// Wait before the first restart; it doubles with each death in a row.
 const BACKOFF_MIN: Duration = Duration::from_millis(200);
@@ -61,7 +62,7 @@ async fn keep_running(mut fleet: Fleet, executable: PathBuf) {
     let mut backoff = BACKOFF_MIN;
     while !*fleet.stopped.borrow_and_update() {
         let worker = WorkerId::new((fleet.platform.clock)(), (fleet.platform.random)());
-        let started = tokio::time::Instant::now();
+        let started = Instant::now();
         match fleet.spawn(&executable, worker) {
             Ok(child) => fleet.watch(child, worker).await,
             Err(error) => tracing::error!(%error, "start a worker"),
@@ -115,7 +116,10 @@ impl Fleet {
     async fn watch(&mut self, mut child: Child, worker: WorkerId) {
         let timing = *self.store.timing();
         let look = Duration::from_millis(timing.lease_ms.unsigned_abs() / 3);
-        let mut seen_at = (self.platform.clock)();
+        let patience =
+            Duration::from_millis((timing.lease_ms + timing.worker_expiry_ms).unsigned_abs());
+        // The monotonic clock: a machine that slept, or was set right, has no hung workers.
+        let mut seen_at = Instant::now();
         loop {
             tokio::select! {
                 status = child.wait() => {
@@ -132,11 +136,11 @@ impl Fleet {
                 () = tokio::time::sleep(look) => {
                     let now = (self.platform.clock)();
                     match self.store.list_workers(now).await {
-                        Ok(alive) if alive.iter().any(|record| record.id == worker) => seen_at = now,
+                        Ok(alive) if alive.iter().any(|record| record.id == worker) => seen_at = Instant::now(),
                         Ok(_) => {}
                         Err(error) => tracing::warn!(%error, "read the workers"),
                     }
-                    if now.since_ms(seen_at) > timing.lease_ms + timing.worker_expiry_ms {
+                    if seen_at.elapsed() > patience {
                         tracing::error!(worker.id = %worker, "a worker hangs; it is killed");
                         if let Err(error) = child.kill().await {
                             tracing::error!(%error, worker.id = %worker, "kill a worker");

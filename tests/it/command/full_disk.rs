@@ -110,7 +110,7 @@ fn up_says_so_when_the_disk_is_full_at_its_start() {
     let Some(disk) = SmallDisk::mount(bench.path("disk"), 16_384) else {
         return;
     };
-    run(&mut bench.up(&disk.path.join("data"))).check_refusal(1, &["data"]);
+    run(&mut bench.up(&disk.path.join("data"))).check_refusal(1, &["data", "space"]);
 }
 
 /// A service with the tiny model whose data lies on the disk.

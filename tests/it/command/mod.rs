@@ -2,6 +2,7 @@
 
 mod broken_models;
 mod full_disk;
+mod outlets;
 mod run_file;
 mod up;
 
@@ -95,7 +96,7 @@ fn comparable(text: &str) -> Vec<Value> {
                 if let Some(body) = response["body"].as_object_mut() {
                     body.remove("id");
                     body.remove("created");
-                    if let Some(usage) = body["usage"].as_object_mut() {
+                    if let Some(usage) = body.get_mut("usage").and_then(Value::as_object_mut) {
                         usage.remove("prompt_tokens_details");
                     }
                 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use system_tests::catalog::{self, DEFAULT_MODEL};
 use system_tests::client::chat_line;
@@ -174,6 +175,40 @@ fn run_goes_on_after_a_kill_and_ends_with_the_same_answers() {
     assert_eq!(summary["lines"], 60, "{summary}");
     assert_eq!(comparable(&bench.read("out.jsonl")), expected);
     assert!(!journal.exists(), "the journal is gone");
+}
+
+#[test]
+fn run_ends_with_130_when_interrupted_and_goes_on_later() {
+    let bench = Bench::new();
+    let input = bench.write("in.jsonl", catalog::file(&tiny_lines(20_000)));
+    let mut command = bench.run(&input);
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped());
+    let mut child = command.spawn().expect("start it");
+    let began = Instant::now();
+    while std::fs::metadata(bench.path("out.resume.jsonl")).map_or(0, |metadata| metadata.len())
+        < 6_000
+    {
+        assert!(began.elapsed() < LONG, "it writes no results");
+        assert!(
+            child.try_wait().expect("look at it").is_none(),
+            "it ended too early"
+        );
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    run(&mut bench.run(&input)).check_refusal(2, &["out.resume.jsonl", "runs already"]);
+    kill_process(Pid::from_child(&child), Signal::INT).expect("interrupt it");
+    let ended = child.wait_with_output().expect("wait for it");
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(130), "{said}");
+    assert!(said.contains("run the same command again"), "{said}");
+    assert!(!bench.path("out.jsonl").exists(), "no half output appears");
+    let ended = run(&mut bench.run(&input));
+    assert_eq!(ended.summary()["lines"], 20_000);
+    assert!(ended.stderr.contains("done already"), "{}", ended.stderr);
+    assert_eq!(custom_ids(&bench.read("out.jsonl")), ids(20_000));
 }
 
 #[test]

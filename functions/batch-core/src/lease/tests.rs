@@ -275,32 +275,40 @@ fn lone_line_backs_off_and_is_given_up_at_last() {
             Lapse::Release { next, delay_ms }
         );
     }
-    let segment = SegmentRef {
-        epoch: 8,
-        number: 0,
-    };
-    let segments = vec![
-        SegmentRef {
-            epoch: 7,
-            number: 0,
-        },
-        segment,
-    ];
-    let next = Shard {
+    let held = Shard {
         epoch: 8,
         losses: 3,
-        state: ShardState::Done,
-        segments,
-        ..lone(2, 0)
+        ..lone(2, 12 + TIMING.lease_ms)
     };
     assert_eq!(
         lapse(&lone(2, 10), false, UnixMs(12), &TIMING),
-        Lapse::GiveUp {
-            next,
-            segment,
-            ordinal: 2
-        }
+        Lapse::GiveUp { held }
     );
+}
+
+#[test]
+fn line_that_is_given_up_is_done_with_its_error_line_as_the_only_new_segment() {
+    let lone = Shard {
+        subset: Some(vec![2]),
+        lines: 1,
+        alone: true,
+        losses: 2,
+        ..leased(10)
+    };
+    let Lapse::GiveUp { held } = lapse(&lone, true, UnixMs(5), &TIMING) else {
+        panic!("not given up")
+    };
+    let Claim::Busy { .. } = claim(&held, worker(2), UnixMs(6), &TIMING) else {
+        panic!("another may claim it")
+    };
+    assert!(commit(&lone, held.epoch, None, true, UnixMs(6), &TIMING).is_err());
+    let segment = SegmentRef {
+        epoch: held.epoch,
+        number: 0,
+    };
+    let done = commit(&held, held.epoch, Some(segment), true, UnixMs(6), &TIMING).unwrap();
+    assert_eq!(done.state, ShardState::Done);
+    assert_eq!(done.segments, [lone.segments, vec![segment]].concat());
 }
 
 #[test]
@@ -390,7 +398,12 @@ fn every_line_is_given_up_after_a_bounded_number_of_deaths() {
                     Split::Done(_) => panic!("lines were left"),
                 }
             }
-            Lapse::GiveUp { ordinal, .. } => assert!(ended.insert(ordinal)),
+            Lapse::GiveUp { held } => {
+                let [line] = held.subset.as_deref().unwrap() else {
+                    panic!("{held:?}")
+                };
+                assert!(ended.insert(*line));
+            }
             Lapse::NotHeld | Lapse::StillHeld { .. } => panic!("it was held"),
         }
         assert!(deaths <= 100);

@@ -39,9 +39,12 @@ impl Problems {
         let mut errors = self.listed;
         let beyond = self.total - errors.len() as u64;
         if beyond > 0 {
-            let message = format!(
-                "There are {beyond} more errors: only the first {ERRORS_LISTED_MAX} are listed."
-            );
+            let more = if beyond == 1 {
+                "is 1 more error".to_owned()
+            } else {
+                format!("are {beyond} more errors")
+            };
+            let message = format!("There {more}: only the first {ERRORS_LISTED_MAX} are listed.");
             errors.push(of_file("too_many_errors", message, None));
         }
         errors

@@ -6,11 +6,13 @@ use std::path::Path;
 use expect_test::expect_file;
 use proptest::prelude::*;
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 use super::check::Checker;
 use super::duplicates::IdSet;
 use super::problem::Problems;
 use super::split::{LineSplitter, RawLine};
+use super::{Parsed, open, parse};
 use crate::batch::{Endpoint, ValidationError};
 use crate::catalog::{Catalog, Model, Price, Source};
 use crate::id::LineNo;
@@ -24,7 +26,11 @@ fn catalog() -> Catalog {
         aliases: vec!["HuggingFaceTB/SmolLM2-135M-Instruct".to_owned()],
         source: Source::Path("model".to_owned()),
         context_tokens: None,
-        endpoints: vec![Endpoint::ChatCompletions],
+        endpoints: vec![
+            Endpoint::ChatCompletions,
+            Endpoint::Completions,
+            Endpoint::Responses,
+        ],
         price: Price {
             input_per_million: 1.0,
             output_per_million: 1.0,
@@ -36,9 +42,13 @@ fn catalog() -> Catalog {
 }
 
 /// Checks a file and returns the ids of its sound lines as written, and its verdict.
-fn verdict(file: &[u8], lines_max: u64) -> (Vec<String>, Result<u64, Vec<ValidationError>>) {
+fn verdict(
+    file: &[u8],
+    endpoint: Endpoint,
+    lines_max: u64,
+) -> (Vec<String>, Result<u64, Vec<ValidationError>>) {
     let catalog = catalog();
-    let mut checker = Checker::new(Endpoint::ChatCompletions, &catalog, lines_max, [7; 16]);
+    let mut checker = Checker::new(endpoint, &catalog, lines_max, [7; 16]);
     let mut ids = Vec::new();
     let mut splitter = LineSplitter::new();
     let mut sink = |no, raw: RawLine<'_>| {
@@ -70,7 +80,11 @@ fn every_wire_case_gets_its_verdict() {
             writeln!(table, "  refused at upload: {finding:?}").unwrap();
             continue;
         }
-        let (_, verdict) = verdict(&file, 50_000);
+        let endpoint = Endpoint::ALL
+            .into_iter()
+            .find(|endpoint| case["endpoint"] == endpoint.path())
+            .unwrap();
+        let (_, verdict) = verdict(&file, endpoint, 50_000);
         match &verdict {
             Ok(requests) => {
                 let total = case
@@ -121,6 +135,38 @@ fn every_wire_case_gets_its_verdict() {
     expect_file!["../../golden/wire-cases.txt"].assert_eq(&table);
 }
 
+/// Lines that mutation found, one for each way through the parser.
+#[test]
+fn found_lines_are_judged_as_an_independent_parser_judges_them() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/lines");
+    let catalog = catalog();
+    let mut lines = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let line = std::fs::read(&path).unwrap();
+        let parsed = parse(&line, LineNo(1), Endpoint::ChatCompletions, &catalog);
+        let text = std::str::from_utf8(&line).ok();
+        let json = text.and_then(|text| serde_json::from_str::<&RawValue>(text).ok());
+        match parsed {
+            Parsed::Blank => assert!(text.is_some_and(|text| text.trim().is_empty()), "{path:?}"),
+            Parsed::Good(good) => {
+                assert!(json.is_some(), "{path:?}");
+                assert_eq!(open(&line).map(|request| request.body), Some(good.body));
+            }
+            Parsed::Bad { errors, .. } => {
+                let refused = errors.iter().any(|error| error.code == "invalid_json_line");
+                let repeats = errors
+                    .iter()
+                    .any(|error| error.message.contains("more than once"));
+                let object = json.is_some_and(|json| json.get().starts_with('{'));
+                assert_eq!(refused, !object || repeats, "{path:?}");
+            }
+        }
+        lines += 1;
+    }
+    assert!(lines > 20, "{lines}");
+}
+
 /// An error in the form of the cases.
 fn told(error: &ValidationError) -> Value {
     serde_json::json!({ "code": error.code, "line": error.line, "param": error.param })
@@ -135,7 +181,7 @@ fn line(custom_id: &str) -> String {
 
 /// Checks a file of at most three requests; `want` are codes and lines, none for a sound file.
 fn check(file: impl AsRef<[u8]>, want: &[(&str, Option<u64>)]) {
-    let (_, verdict) = verdict(file.as_ref(), 3);
+    let (_, verdict) = verdict(file.as_ref(), Endpoint::ChatCompletions, 3);
     let errors: Vec<_> = verdict.err().unwrap_or_default();
     let told: Vec<_> = errors
         .iter()

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::batch::BatchRun;
-use crate::lifecycle::State;
+use crate::lifecycle::{State, Terminal};
 use crate::time::UnixMs;
 use crate::worker::WorkerRecord;
 
@@ -88,7 +88,16 @@ impl Progress {
         let per_s = |count: u64| {
             elapsed_ms.map(|ms| rounded(as_f64(count) * 1000.0 / as_f64(ms.unsigned_abs())))
         };
-        let lines_per_s = per_s(done);
+        // Of a stopped batch, `failed` counts lines that never ran.
+        let ran = match run.state {
+            State::Ended(Terminal::Cancelled | Terminal::Expired) => run.counts.completed,
+            State::Validating
+            | State::InProgress
+            | State::Draining(_)
+            | State::Sealed(_)
+            | State::Ended(Terminal::Completed | Terminal::Failed) => done,
+        };
+        let lines_per_s = per_s(ran);
         let left = run.counts.total.saturating_sub(done);
         let eta_s = match phase {
             Phase::Running => elapsed_ms

@@ -88,7 +88,7 @@ impl Sniff {
         if let Some(encoding) = self.encoding {
             return Err(Finding::Encoding(encoding));
         }
-        if self.line.is_empty() {
+        if is_blank(&self.line) && !self.cut {
             return Err(Finding::Empty);
         }
         if let Err(fault) = std::str::from_utf8(&self.line) {
@@ -121,29 +121,47 @@ impl Sniff {
     }
 
     fn take(&mut self, mut chunk: &[u8]) {
-        if self.done {
-            return;
+        while !self.done && !chunk.is_empty() {
+            if self.line.is_empty() {
+                chunk = self.skip_blank(chunk);
+            }
+            let line_end = chunk.iter().position(|byte| *byte == b'\n');
+            let wanted = &chunk[..line_end.unwrap_or(chunk.len())];
+            let room = HEAD_BYTES_MAX - self.line.len();
+            self.line
+                .extend_from_slice(&wanted[..wanted.len().min(room)]);
+            self.cut = wanted.len() > room;
+            let Some(end) = line_end.filter(|_| !self.cut) else {
+                self.done = self.cut;
+                return;
+            };
+            self.done = !is_blank(&self.line);
+            if !self.done {
+                self.line.clear();
+                self.line_no += 1;
+            }
+            chunk = &chunk[end + 1..];
         }
-        if self.line.is_empty() {
-            let blank = chunk
-                .iter()
-                .take_while(|byte| byte.is_ascii_whitespace())
-                .count();
-            let lines: u64 = chunk[..blank]
-                .iter()
-                .map(|byte| u64::from(*byte == b'\n'))
-                .sum();
-            self.line_no += lines;
-            chunk = &chunk[blank..];
-        }
-        let line_end = chunk.iter().position(|byte| *byte == b'\n');
-        let wanted = &chunk[..line_end.unwrap_or(chunk.len())];
-        let room = HEAD_BYTES_MAX - self.line.len();
-        self.line
-            .extend_from_slice(&wanted[..wanted.len().min(room)]);
-        self.cut = wanted.len() > room;
-        self.done = self.cut || line_end.is_some();
     }
+
+    /// Skips ASCII white space, however much there is, without holding it.
+    fn skip_blank<'a>(&mut self, chunk: &'a [u8]) -> &'a [u8] {
+        let blank = chunk
+            .iter()
+            .take_while(|byte| byte.is_ascii_whitespace())
+            .count();
+        let lines: u64 = chunk[..blank]
+            .iter()
+            .map(|byte| u64::from(*byte == b'\n'))
+            .sum();
+        self.line_no += lines;
+        &chunk[blank..]
+    }
+}
+
+/// Returns whether validation will skip the line: it is white space alone, as Unicode has it.
+fn is_blank(line: &[u8]) -> bool {
+    std::str::from_utf8(line).is_ok_and(|text| text.trim_start().is_empty())
 }
 
 impl From<Finding> for WireError {
@@ -187,6 +205,7 @@ mod tests {
             b"[1]\n",
             b"7",
             b"{\"a\":\"\\ud83d\",\"b\":1e999}\n",
+            "\u{a0}\n\u{3000} \u{b}\r\n \u{2028}\n{}".as_bytes(),
         ] {
             assert_eq!(check(file), Ok(()), "{}", String::from_utf8_lossy(file));
         }
@@ -198,6 +217,7 @@ mod tests {
             (&b""[..], Finding::Empty),
             (b"\xef\xbb\xbf", Finding::Empty),
             (b"\n \r\n\t", Finding::Empty),
+            ("\u{a0}\n \u{85}".as_bytes(), Finding::Empty),
             (b"\xff\xfe{\0", Finding::Encoding("UTF-16 (little-endian)")),
             (b"\xff\xfe", Finding::Encoding("UTF-16 (little-endian)")),
             (b"\xfe\xff\0{", Finding::Encoding("UTF-16 (big-endian)")),
@@ -208,6 +228,10 @@ mod tests {
             (b"\0\0\xfe\xff{", Finding::Encoding("UTF-32 (big-endian)")),
             (b"\n\n{\"a\":\"\xff\"}\n", Finding::NotUtf8 { line: 3 }),
             (b"{oops}\n", Finding::NotJson { line: 1, column: 2 }),
+            (
+                "\u{a0}\n\n\u{a0}{}".as_bytes(),
+                Finding::NotJson { line: 3, column: 1 },
+            ),
             (b"{\"a\":NaN}\n{}", Finding::NotJson { line: 1, column: 6 }),
             (b"{\"a\":1", Finding::NotJson { line: 1, column: 6 }),
         ] {
@@ -243,7 +267,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(200))]
 
         #[test]
-        fn chunk_borders_do_not_matter(file in "\\PC{0,40}|[ \n]{0,9}(\\{\"a\":1\\}|oops)\n.{0,9}", cut in 0_usize..60) {
+        fn chunk_borders_do_not_matter(file in "\\PC{0,40}|[ \n\u{a0}]{0,9}(\\{\"a\":1\\}|oops)\n.{0,9}", cut in 0_usize..60) {
             let file = file.as_bytes();
             let (head, tail) = file.split_at(cut.min(file.len()));
             let mut sniff = Sniff::default();

@@ -256,18 +256,18 @@ fn a_batch_has_every_key_in_every_state() {
         None,
         &[],
         expect![[r#"
-        {"id":"batch_01a0c4506c7b73038303030303030303","object":"batch","endpoint":"/v1/chat/completions","model":"m","errors":null,"input_file_id":"file-x","completion_window":"24h","status":"expired","output_file_id":"file-01a0c4506c7b74048404040404040404","error_file_id":null,"created_at":1790000000,
-        "in_progress_at":1790000004,"expires_at":1790086400,"finalizing_at":1790000044,"completed_at":null,"failed_at":null,"expired_at":1790000050,"cancelling_at":null,"cancelled_at":null,"request_counts":{"total":100,"completed":38,"failed":62},
-        "usage":{"input_tokens":380,"input_tokens_details":{"cached_tokens":38},"output_tokens":190,"output_tokens_details":{"reasoning_tokens":0},"total_tokens":570},"metadata":{"z":"1","a":"2"},"progress":{"phase":"ended","lines_per_s":2.174,"tokens_per_s":12.391,"eta_s":null,"waiting_reason":null},"cost":{"currency":"usd","amount":0.000057},"manifest":null}"#]],
+            {"id":"batch_01a0c4506c7b73038303030303030303","object":"batch","endpoint":"/v1/chat/completions","model":"m","errors":null,"input_file_id":"file-x","completion_window":"24h","status":"expired","output_file_id":"file-01a0c4506c7b74048404040404040404","error_file_id":null,"created_at":1790000000,
+            "in_progress_at":1790000004,"expires_at":1790086400,"finalizing_at":1790000044,"completed_at":null,"failed_at":null,"expired_at":1790000050,"cancelling_at":null,"cancelled_at":null,"request_counts":{"total":100,"completed":38,"failed":62},
+            "usage":{"input_tokens":380,"input_tokens_details":{"cached_tokens":38},"output_tokens":190,"output_tokens_details":{"reasoning_tokens":0},"total_tokens":570},"metadata":{"z":"1","a":"2"},"progress":{"phase":"ended","lines_per_s":0.826,"tokens_per_s":12.391,"eta_s":null,"waiting_reason":null},"cost":{"currency":"usd","amount":0.000057},"manifest":null}"#]],
     );
     check_batch(
         &run(State::Ended(Terminal::Cancelled), (100, 38, 62)),
         None,
         &[],
         expect![[r#"
-        {"id":"batch_01a0c4506c7b73038303030303030303","object":"batch","endpoint":"/v1/chat/completions","model":"m","errors":null,"input_file_id":"file-x","completion_window":"24h","status":"cancelled","output_file_id":"file-01a0c4506c7b74048404040404040404","error_file_id":null,"created_at":1790000000,
-        "in_progress_at":1790000004,"expires_at":1790086400,"finalizing_at":1790000044,"completed_at":null,"failed_at":null,"expired_at":null,"cancelling_at":1790000040,"cancelled_at":1790000050,"request_counts":{"total":100,"completed":38,"failed":62},
-        "usage":{"input_tokens":380,"input_tokens_details":{"cached_tokens":38},"output_tokens":190,"output_tokens_details":{"reasoning_tokens":0},"total_tokens":570},"metadata":{"z":"1","a":"2"},"progress":{"phase":"ended","lines_per_s":2.174,"tokens_per_s":12.391,"eta_s":null,"waiting_reason":null},"cost":{"currency":"usd","amount":0.000057},"manifest":null}"#]],
+            {"id":"batch_01a0c4506c7b73038303030303030303","object":"batch","endpoint":"/v1/chat/completions","model":"m","errors":null,"input_file_id":"file-x","completion_window":"24h","status":"cancelled","output_file_id":"file-01a0c4506c7b74048404040404040404","error_file_id":null,"created_at":1790000000,
+            "in_progress_at":1790000004,"expires_at":1790086400,"finalizing_at":1790000044,"completed_at":null,"failed_at":null,"expired_at":null,"cancelling_at":1790000040,"cancelled_at":1790000050,"request_counts":{"total":100,"completed":38,"failed":62},
+            "usage":{"input_tokens":380,"input_tokens_details":{"cached_tokens":38},"output_tokens":190,"output_tokens_details":{"reasoning_tokens":0},"total_tokens":570},"metadata":{"z":"1","a":"2"},"progress":{"phase":"ended","lines_per_s":0.826,"tokens_per_s":12.391,"eta_s":null,"waiting_reason":null},"cost":{"currency":"usd","amount":0.000057},"manifest":null}"#]],
     );
     let mut done = run(State::Ended(Terminal::Completed), (100, 98, 2));
     let digest = FileDigest {

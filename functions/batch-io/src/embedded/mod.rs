@@ -64,13 +64,23 @@ pub enum OpenError {
         source: std::io::Error,
     },
     /// SQLite refused.
-    #[error("open the database {}", .path.display())]
+    #[error("open the database {}{}", .path.display(), hint(.source))]
     Database {
         /// The file.
         path: PathBuf,
         /// Why not.
         source: rusqlite::Error,
     },
+}
+
+/// SQLite has no word of its own for a disk that is full at the first write.
+fn hint(error: &rusqlite::Error) -> &'static str {
+    use rusqlite::ErrorCode::{CannotOpen, DiskFull, SystemIoFailure};
+    match error.sqlite_error_code() {
+        Some(DiskFull | SystemIoFailure) => "; see whether its disk has free space",
+        Some(CannotOpen) => "; see whether this user may write there",
+        Some(_) | None => "",
+    }
 }
 
 /// The three ports over one data directory, which stays usable until this and all its ports are dropped.

@@ -15,6 +15,7 @@ mod due;
 mod fields;
 mod files;
 mod fleet;
+mod hold;
 mod keys;
 mod listed;
 mod memory;

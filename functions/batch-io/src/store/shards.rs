@@ -342,28 +342,7 @@ fn lapse(shard: &Shard, now: UnixMs, store: &Store) -> Lapsed {
         Lapse::NotHeld | Lapse::StillHeld { .. } => Lapsed::Nothing,
         Lapse::Release { next, .. } => Lapsed::Released(next),
         Lapse::Split => Lapsed::MustSplit(shard.clone()),
-        Lapse::GiveUp { .. } => Lapsed::GiveUp(take_over(shard, now, store)),
-    }
-}
-
-/// Holds a lapsed shard under a new epoch for the caller, so that the error line of its line is committed
-/// like any result. The dead holder stays its owner: nobody else asks for it before the lease ends.
-fn take_over(shard: &Shard, now: UnixMs, store: &Store) -> Shard {
-    let state = match shard.state {
-        ShardState::Leased { owner, .. } => ShardState::Leased {
-            owner,
-            until: now.plus_ms(store.timing.lease_ms),
-        },
-        other @ (ShardState::Pending
-        | ShardState::Released { .. }
-        | ShardState::Done
-        | ShardState::Split) => other,
-    };
-    Shard {
-        state,
-        epoch: shard.epoch + 1,
-        losses: shard.losses.saturating_add(1),
-        ..shard.clone()
+        Lapse::GiveUp { held } => Lapsed::GiveUp(held),
     }
 }
 

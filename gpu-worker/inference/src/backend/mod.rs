@@ -17,6 +17,7 @@ pub mod cpu;
 pub mod deferred;
 mod exp;
 mod ops;
+mod plan;
 mod rope;
 mod sampling;
 pub mod scalar;
@@ -24,6 +25,7 @@ mod state;
 mod step;
 
 pub use ops::*;
+pub use plan::*;
 pub use step::*;
 
 /// Why a device cannot go on. The process that owns it should end: a device context does not recover.

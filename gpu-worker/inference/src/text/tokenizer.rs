@@ -126,10 +126,15 @@ impl Tokenizer {
     /// Returns whether a token is special: written by templates, skipped in text.
     #[must_use]
     pub fn is_special(&self, id: u32) -> bool {
-        self.table
-            .specials
-            .binary_search_by_key(&id, |&(id, _)| id)
-            .is_ok()
+        self.special_text(id).is_some()
+    }
+
+    /// Returns the text of a special token, such as `<|im_end|>`; none for other tokens.
+    #[must_use]
+    pub fn special_text(&self, id: u32) -> Option<&str> {
+        let specials = &self.table.specials;
+        let at = specials.binary_search_by_key(&id, |&(id, _)| id).ok()?;
+        Some(specials[at].1.as_str())
     }
 
     /// Returns the special token with this text.

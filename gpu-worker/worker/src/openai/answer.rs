@@ -146,10 +146,15 @@ fn completion_logprobs(entries: &[TokenLogprob], text: &dyn PromptText) -> Value
     let top: Vec<Value> = entries
         .iter()
         .map(|entry| {
+            // The token that was drawn is listed too, also where it is not among the most likely.
+            let drawn = std::iter::once((entry.token, entry.logprob));
+            let drawn = drawn.filter(|(token, _)| entry.top.iter().all(|(top, _)| top != token));
             entry
                 .top
                 .iter()
-                .map(|(token, logprob)| (shown(*token), json!(logprob)))
+                .copied()
+                .chain(drawn)
+                .map(|(token, logprob)| (shown(token), json!(logprob)))
                 .collect()
         })
         .collect();
@@ -218,7 +223,7 @@ fn response(
         "id": format!("resp_{}", suffix(answerer)),
         "object": "response",
         "created_at": answerer.now.secs(),
-        "completed_at": answerer.now.secs(),
+        "completed_at": (!cut).then(|| answerer.now.secs()),
         "status": status,
         "error": null,
         "incomplete_details": cut.then(|| json!({"reason": "max_output_tokens"})),
@@ -239,7 +244,7 @@ fn response(
         "truncation": "disabled",
         "usage": {
             "input_tokens": input,
-            "input_tokens_details": {"cached_tokens": cached},
+            "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": 0},
             "output_tokens": output,
             "output_tokens_details": {"reasoning_tokens": 0},
             "total_tokens": input + output,

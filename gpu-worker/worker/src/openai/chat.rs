@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::fields::{Fields, LineError, wrong_type};
+use super::fields::{Fields, LineError, missing, wrong_type};
 use super::sampling::Sampling;
 use super::{AnswerShape, LineContext, PreparedLine, PromptText};
 
@@ -109,13 +109,7 @@ fn message(value: &Value, param: &str) -> Result<Value, LineError> {
     let role = match object.get("role") {
         Some(Value::String(role)) => role.as_str(),
         Some(other) => return Err(wrong_type(&format!("{param}.role"), "a string", other)),
-        None => {
-            return Err(LineError::invalid(
-                &format!("{param}.role"),
-                "missing_required_parameter",
-                format!("Missing required parameter: '{param}.role'."),
-            ));
-        }
+        None => return Err(missing(&format!("{param}.role"))),
     };
     let role = match role {
         "developer" => "system",
@@ -161,34 +155,31 @@ fn content(object: &Map<String, Value>, role: &str, param: &str) -> Result<Strin
             .map(|(index, part)| part_text(part, &format!("{param}[{index}]")))
             .collect(),
         None | Some(Value::Null) if role == "assistant" => Ok(String::new()),
-        None | Some(Value::Null) => Err(LineError::invalid(
-            param,
-            "missing_required_parameter",
-            format!("Missing required parameter: '{param}'."),
-        )),
+        None | Some(Value::Null) => Err(missing(param)),
         Some(other) => Err(wrong_type(param, "a string or an array of parts", other)),
     }
 }
 
 fn part_text(part: &Value, param: &str) -> Result<String, LineError> {
-    let kind = part.get("type").and_then(Value::as_str);
-    let text = match kind {
-        Some("text" | "input_text" | "output_text") => part.get("text"),
-        Some("refusal") => part.get("refusal"),
-        Some(_) | None => {
-            return Err(LineError::unsupported(
-                &format!("{param}.type"),
-                "this model reads text alone",
-            ));
+    let object = part
+        .as_object()
+        .ok_or_else(|| wrong_type(param, "an object", part))?;
+    let name = format!("{param}.type");
+    let kind = object.get("type").ok_or_else(|| missing(&name))?;
+    let kind = kind
+        .as_str()
+        .ok_or_else(|| wrong_type(&name, "a string", kind))?;
+    let field = match kind {
+        "text" | "input_text" | "output_text" => "text",
+        "refusal" => "refusal",
+        _ => {
+            return Err(LineError::unsupported(&name, "this model reads text alone"));
         }
     };
-    match text {
+    let name = format!("{param}.{field}");
+    match object.get(field) {
         Some(Value::String(text)) => Ok(text.clone()),
-        Some(other) => Err(wrong_type(&format!("{param}.text"), "a string", other)),
-        None => Err(LineError::invalid(
-            &format!("{param}.text"),
-            "missing_required_parameter",
-            format!("Missing required parameter: '{param}.text'."),
-        )),
+        Some(other) => Err(wrong_type(&name, "a string", other)),
+        None => Err(missing(&name)),
     }
 }

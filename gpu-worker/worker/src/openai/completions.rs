@@ -73,48 +73,52 @@ pub(super) fn prepare(
 }
 
 fn prompts(value: &Value) -> Result<Vec<Prompt>, LineError> {
-    let invalid = || {
-        wrong_type(
-            "prompt",
-            "a string, an array of strings, an array of token ids, or an array of those",
-            value,
-        )
+    let Value::Array(list) = value else {
+        let wanted = "a string, an array of strings, an array of token ids, or an array of those";
+        return match value.as_str() {
+            Some(text) => Ok(vec![Prompt::Text(text.to_owned())]),
+            None => Err(wrong_type("prompt", wanted, value)),
+        };
     };
-    let tokens = |list: &[Value]| -> Option<Vec<u32>> {
-        list.iter()
-            .map(|id| id.as_u64().and_then(|id| u32::try_from(id).ok()))
-            .collect()
-    };
-    match value {
-        Value::String(text) => Ok(vec![Prompt::Text(text.clone())]),
-        Value::Array(list) if list.is_empty() => Err(LineError::invalid(
+    let Some(first) = list.first() else {
+        return Err(LineError::invalid(
             "prompt",
             "empty_array",
             "Invalid 'prompt': an empty array has no prompt.",
-        )),
-        Value::Array(list) if list.len() > PROMPTS_MAX && !list[0].is_number() => {
-            Err(LineError::invalid(
-                "prompt",
-                "array_above_max_length",
-                format!(
-                    "Invalid 'prompt': at most {PROMPTS_MAX} prompts are allowed, but got {}.",
-                    list.len()
-                ),
-            ))
-        }
-        Value::Array(list) if list[0].is_number() => {
-            Ok(vec![Prompt::Tokens(tokens(list).ok_or_else(invalid)?)])
-        }
-        Value::Array(list) => list
-            .iter()
-            .map(|item| match item {
-                Value::String(text) => Ok(Prompt::Text(text.clone())),
-                Value::Array(ids) => Ok(Prompt::Tokens(tokens(ids).ok_or_else(invalid)?)),
-                Value::Null | Value::Bool(_) | Value::Number(_) | Value::Object(_) => {
-                    Err(invalid())
-                }
-            })
-            .collect(),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::Object(_) => Err(invalid()),
+        ));
+    };
+    if first.is_number() {
+        return Ok(vec![Prompt::Tokens(tokens(list, "prompt")?)]);
     }
+    if list.len() > PROMPTS_MAX {
+        return Err(LineError::invalid(
+            "prompt",
+            "array_above_max_length",
+            format!(
+                "Invalid 'prompt': at most {PROMPTS_MAX} prompts are allowed, but got {}.",
+                list.len()
+            ),
+        ));
+    }
+    list.iter()
+        .enumerate()
+        .map(|(index, item)| match item {
+            Value::String(text) => Ok(Prompt::Text(text.clone())),
+            Value::Array(ids) => tokens(ids, &format!("prompt[{index}]")).map(Prompt::Tokens),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::Object(_) => Err(wrong_type(
+                &format!("prompt[{index}]"),
+                "a string or an array of token ids",
+                item,
+            )),
+        })
+        .collect()
+}
+
+/// Reads token ids; whether the model has them is for the engine to say.
+fn tokens(list: &[Value], param: &str) -> Result<Vec<u32>, LineError> {
+    let token = |(index, id): (usize, &Value)| {
+        let token = id.as_u64().and_then(|id| u32::try_from(id).ok());
+        token.ok_or_else(|| wrong_type(&format!("{param}[{index}]"), "a token id", id))
+    };
+    list.iter().enumerate().map(token).collect()
 }

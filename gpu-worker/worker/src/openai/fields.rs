@@ -1,6 +1,9 @@
 //! Reads typed fields from a body, with errors that name the field, the value and the limit.
 
+use std::collections::BTreeMap;
+
 use batch_core::limits::ECHO_CHARS_MAX;
+use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 /// Why one line gets an error response. Other lines go on.
@@ -59,24 +62,50 @@ impl LineError {
 #[derive(Debug)]
 pub(super) struct Fields {
     object: Map<String, Value>,
+    /// The seed as written, if it is a number that 64 bits do not hold exactly.
+    wide_seed: Option<String>,
 }
 
 /// Parses the body, with lone surrogates read as U+FFFD.
 pub(super) fn parse(body: &str) -> Result<Fields, LineError> {
     let body = replace_lone_surrogates(body);
     match serde_json::from_str(&body) {
-        Ok(Value::Object(object)) => Ok(Fields { object }),
+        Ok(Value::Object(object)) => {
+            let wide = object.get("seed").is_some_and(Value::is_f64);
+            let wide_seed = wide
+                .then(|| raw_fields(&body).remove("seed"))
+                .flatten()
+                .map(|seed| seed.get().to_owned());
+            Ok(Fields { object, wide_seed })
+        }
         Ok(_) => Err(LineError::invalid(
             "body",
             "invalid_type",
             "The body must be an object.",
         )),
-        Err(error) => Err(LineError::invalid(
-            "body",
-            "invalid_body",
-            format!("The body cannot be read: {error}."),
-        )),
+        Err(error) => Err(unreadable(&body, &error)),
     }
+}
+
+/// Names the field that holds what is JSON and yet no value here: 1e999, or nesting without end.
+fn unreadable(body: &str, error: &serde_json::Error) -> LineError {
+    for (name, raw) in raw_fields(body) {
+        if let Err(error) = serde_json::from_str::<Value>(raw.get()) {
+            let name: String = name.chars().take(ECHO_CHARS_MAX).collect();
+            let why = error.to_string();
+            // Where it is in the value, as serde_json adds, tells nothing of the body.
+            let why = why.split(" at line ").next().unwrap_or_default();
+            let message = format!("Invalid '{name}': {why}.");
+            return LineError::invalid(&name, "invalid_value", message);
+        }
+    }
+    let message = format!("The body cannot be read: {error}.");
+    LineError::invalid("body", "invalid_body", message)
+}
+
+/// Returns the values of a body as written; none of them if it is no object.
+fn raw_fields(body: &str) -> BTreeMap<String, &RawValue> {
+    serde_json::from_str(body).unwrap_or_default()
 }
 
 impl Fields {
@@ -86,13 +115,7 @@ impl Fields {
     }
 
     pub(super) fn require(&self, name: &str) -> Result<&Value, LineError> {
-        self.get(name).ok_or_else(|| {
-            LineError::invalid(
-                name,
-                "missing_required_parameter",
-                format!("Missing required parameter: '{name}'."),
-            )
-        })
+        self.get(name).ok_or_else(|| missing(name))
     }
 
     pub(super) fn integer(&self, name: &str, min: i64, max: i64) -> Result<Option<i64>, LineError> {
@@ -106,8 +129,12 @@ impl Fields {
                 .filter(|f| f.fract() == 0.0 && f.abs() < 9e15)
                 .map(|f| f as i64)
         });
-        let Some(number) = whole else {
-            return Err(wrong_type(name, "an integer", value));
+        let number = match (whole, value.as_f64()) {
+            (Some(number), _) => number,
+            // An integer beyond 64 bits, or nearly: too large, and not of a wrong type.
+            (None, Some(wide)) if wide.fract() == 0.0 && wide < 0.0 => i64::MIN,
+            (None, Some(wide)) if wide.fract() == 0.0 => i64::MAX,
+            (None, Some(_) | None) => return Err(wrong_type(name, "an integer", value)),
         };
         if number < min {
             return Err(out_of_range(
@@ -178,6 +205,11 @@ impl Fields {
             .ok_or_else(|| wrong_type(name, "a string", value))
     }
 
+    /// Returns the seed as written, if it is a number that 64 bits do not hold exactly.
+    pub(super) fn wide_seed(&self) -> Option<&str> {
+        self.wide_seed.as_deref()
+    }
+
     /// Refuses a field unless it is absent, null, or `harmless`.
     pub(super) fn refuse_unless(
         &self,
@@ -190,6 +222,14 @@ impl Fields {
             Some(_) | None => Ok(()),
         }
     }
+}
+
+pub(super) fn missing(name: &str) -> LineError {
+    LineError::invalid(
+        name,
+        "missing_required_parameter",
+        format!("Missing required parameter: '{name}'."),
+    )
 }
 
 pub(super) fn wrong_type(name: &str, wanted: &str, got: &Value) -> LineError {

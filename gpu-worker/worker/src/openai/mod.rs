@@ -33,7 +33,7 @@ pub trait PromptText {
     /// Tokenises a plain prompt, with a start token where the model wants one.
     fn plain(&self, text: &str) -> Vec<u32>;
 
-    /// Returns the bytes that a token stands for; empty for control tokens.
+    /// Returns the bytes that a token is shown as: those that it stands for, or a control token's own text.
     fn token_bytes(&self, token: u32) -> Vec<u8>;
 }
 

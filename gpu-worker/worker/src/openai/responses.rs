@@ -101,6 +101,9 @@ fn messages(body: &Fields) -> Result<Value, LineError> {
 }
 
 fn item((index, item): (usize, &Value)) -> Result<Value, LineError> {
+    if !item.is_object() {
+        return Err(wrong_type(&format!("input[{index}]"), "an object", item));
+    }
     match item.get("type").and_then(Value::as_str) {
         None | Some("message") => {
             let mut message = Map::new();

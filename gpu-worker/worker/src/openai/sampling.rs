@@ -15,6 +15,9 @@ const STOP_STRINGS_MAX: usize = 4;
 /// The most choices of a request: OpenAI's limit.
 const CHOICES_MAX: i64 = 128;
 
+/// Below it, 2^53, every whole number is one `f64`, and no other rounds to it.
+const EXACT_F64_MAX: f64 = 9_007_199_254_740_992.0;
+
 /// One sequence of a line, before it has a request id.
 #[derive(Debug, Clone)]
 pub struct SequenceSpec {
@@ -53,11 +56,9 @@ impl Sampling {
     /// Reads the parameters that every endpoint knows, and the usual extensions of open servers
     /// (`top_k`, `min_p`, `repetition_penalty`, `ignore_eos`).
     pub(super) fn read(body: &Fields, context: &LineContext<'_>) -> Result<Self, LineError> {
-        body.refuse_unless(
-            "stream",
-            |value| value == &Value::Bool(false),
-            "a batch does not stream",
-        )?;
+        if body.boolean("stream")? == Some(true) {
+            return Err(LineError::unsupported("stream", "a batch does not stream"));
+        }
         let greedy = SampleParams::GREEDY;
         let params = SampleParams {
             temperature: body.number("temperature", 0.0, 2.0)?.unwrap_or(1.0),
@@ -129,11 +130,15 @@ fn seed(body: &Fields, context: &LineContext<'_>) -> Result<u64, LineError> {
     if let Some(seed) = value.as_u64() {
         return Ok(seed);
     }
-    match value.as_f64() {
-        Some(number) if number.fract() == 0.0 => {
-            Ok(first_u64(&Sha256::digest(value.to_string().as_bytes())))
+    match (value.as_f64(), body.wide_seed()) {
+        // 7.0 is written by clients whose language has one number type.
+        (Some(number), _) if number.fract() == 0.0 && number.abs() < EXACT_F64_MAX => {
+            Ok((number as i64).cast_unsigned())
         }
-        Some(_) | None => Err(wrong_type("seed", "an integer", value)),
+        (Some(number), Some(digits)) if number.fract() == 0.0 => {
+            Ok(first_u64(&Sha256::digest(digits.as_bytes())))
+        }
+        (Some(_) | None, Some(_) | None) => Err(wrong_type("seed", "an integer", value)),
     }
 }
 

@@ -115,6 +115,10 @@ fn bad_values_name_the_field_the_value_and_the_limit() {
         r#""logit_bias":{"x":1}"#,
         r#""frequency_penalty":-3"#,
         r#""stream":true"#,
+        r#""stream":"true""#,
+        r#""max_tokens":9223372036854775808"#,
+        r#""max_tokens":-1e30"#,
+        r#""temperature":1e999"#,
     ]
     .iter()
     .map(|rest| chat(rest))
@@ -144,6 +148,10 @@ fn bad_values_name_the_field_the_value_and_the_limit() {
         400 logit_bias invalid_value: Invalid 'logit_bias': keys must be token ids and values numbers from -100 to 100.
         400 frequency_penalty decimal_below_min_value: Invalid 'frequency_penalty': expected a value >= -2, but got -3 instead.
         400 stream unsupported_parameter: Unsupported parameter 'stream': a batch does not stream.
+        400 stream invalid_type: Invalid type for 'stream': expected a boolean, but got a string instead.
+        400 max_tokens integer_above_max_value: Invalid 'max_tokens': expected a value <= 4294967295, but got 9223372036854775808 instead.
+        400 max_tokens integer_below_min_value: Invalid 'max_tokens': expected a value >= 1, but got -1e+30 instead.
+        400 temperature invalid_value: Invalid 'temperature': number out of range.
     "#]],
     );
 }
@@ -192,6 +200,9 @@ fn messages_are_checked_one_by_one() {
             r#"{"messages":[{"role":"user"}]}"#,
             r#"{"messages":[{"role":"user","content":7}]}"#,
             r#"{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}]}"#,
+            r#"{"messages":[{"role":"user","content":[null]}]}"#,
+            r#"{"messages":[{"role":"user","content":[{"text":"x"}]}]}"#,
+            r#"{"messages":[{"role":"user","content":[{"type":"refusal"}]}]}"#,
             r#"{"messages":[{"role":"assistant","content":null,"tool_calls":[{}]}]}"#,
             r#"[]"#,
             r#"{"messages":"#,
@@ -206,6 +217,9 @@ fn messages_are_checked_one_by_one() {
             400 messages[0].content missing_required_parameter: Missing required parameter: 'messages[0].content'.
             400 messages[0].content invalid_type: Invalid type for 'messages[0].content': expected a string or an array of parts, but got an integer instead.
             400 messages[0].content[0].type unsupported_parameter: Unsupported parameter 'messages[0].content[0].type': this model reads text alone.
+            400 messages[0].content[0] invalid_type: Invalid type for 'messages[0].content[0]': expected an object, but got null instead.
+            400 messages[0].content[0].type missing_required_parameter: Missing required parameter: 'messages[0].content[0].type'.
+            400 messages[0].content[0].refusal missing_required_parameter: Missing required parameter: 'messages[0].content[0].refusal'.
             400 messages[0].tool_calls unsupported_parameter: Unsupported parameter 'messages[0].tool_calls': this engine does not call tools.
             400 body invalid_type: The body must be an object.
             400 body invalid_body: The body cannot be read: EOF while parsing a value at line 1 column 12.
@@ -250,6 +264,12 @@ fn seed_keeps_its_value_whatever_its_size() {
     assert_ne!(seed("9007199254740993"), seed("9007199254740992"));
     assert_eq!(seed("18446744073709551615"), u64::MAX);
     assert_eq!(seed("-1"), u64::MAX);
+    assert_eq!(seed("7.0"), 7);
+    assert_eq!(seed("-0"), 0);
+    assert_ne!(
+        seed("123456789012345678901234567890"),
+        seed("123456789012345678901234567891")
+    );
     let without = run(Endpoint::ChatCompletions, &chat("")).unwrap().sequences[0].seed;
     assert_eq!(
         without,
@@ -291,6 +311,8 @@ fn completions_take_every_form_of_prompt() {
             r#"{"prompt":[]}"#,
             r#"{"prompt":{}}"#,
             r#"{"prompt":[1,"x"]}"#,
+            r#"{"prompt":["x",7]}"#,
+            r#"{"prompt":["x",[1,-1]]}"#,
             r#"{}"#,
             r#"{"prompt":"x","best_of":3}"#,
             r#"{"prompt":"x","suffix":"y"}"#,
@@ -298,7 +320,9 @@ fn completions_take_every_form_of_prompt() {
         &expect![[r#"
             400 prompt empty_array: Invalid 'prompt': an empty array has no prompt.
             400 prompt invalid_type: Invalid type for 'prompt': expected a string, an array of strings, an array of token ids, or an array of those, but got an object instead.
-            400 prompt invalid_type: Invalid type for 'prompt': expected a string, an array of strings, an array of token ids, or an array of those, but got an array instead.
+            400 prompt[1] invalid_type: Invalid type for 'prompt[1]': expected a token id, but got a string instead.
+            400 prompt[1] invalid_type: Invalid type for 'prompt[1]': expected a string or an array of token ids, but got an integer instead.
+            400 prompt[1][1] invalid_type: Invalid type for 'prompt[1][1]': expected a token id, but got an integer instead.
             400 prompt missing_required_parameter: Missing required parameter: 'prompt'.
             400 best_of unsupported_parameter: Unsupported parameter 'best_of': only the value of 'n' is available.
             400 suffix unsupported_parameter: Unsupported parameter 'suffix': this model does not fill in the middle.
@@ -322,6 +346,7 @@ fn responses_read_instructions_and_items() {
             r#"{"input":[{"type":"function_call"}]}"#,
             r#"{"input":[]}"#,
             r#"{"input":7}"#,
+            r#"{"input":[null]}"#,
         ],
         &expect![[r#"
             400 previous_response_id unsupported_parameter: Unsupported parameter 'previous_response_id': a line of a batch has no stored state.
@@ -330,6 +355,7 @@ fn responses_read_instructions_and_items() {
             400 input[0].type unsupported_parameter: Unsupported parameter 'input[0].type': only messages are available.
             400 input empty_array: Invalid 'input': empty array. Expected an array with minimum length 1, but got an empty array instead.
             400 input invalid_type: Invalid type for 'input': expected a string or an array, but got an integer instead.
+            400 input[0] invalid_type: Invalid type for 'input[0]': expected an object, but got null instead.
         "#]],
     );
 }
@@ -386,6 +412,23 @@ fn completion_answer_echoes_and_counts_each_prompt_once() {
 }
 
 #[test]
+fn the_drawn_token_is_listed_when_it_is_not_among_the_most_likely() {
+    let line = run(Endpoint::Completions, r#"{"prompt":"x","logprobs":1}"#).unwrap();
+    let mut drawn = generation("h", FinishReason::Stop);
+    drawn.logprobs = Some(vec![TokenLogprob {
+        token: 104,
+        logprob: -2.5,
+        top: vec![(105, -0.5)],
+    }]);
+    let body = answer(&line.shape, &[drawn], &ANSWERER, &Bytes).unwrap();
+    let body: Value = serde_json::from_str(&body).unwrap();
+    assert_eq!(
+        body["choices"][0]["logprobs"]["top_logprobs"],
+        serde_json::json!([{"i": -0.5, "h": -2.5}])
+    );
+}
+
+#[test]
 fn response_that_was_cut_is_incomplete() {
     let line = run(
         Endpoint::Responses,
@@ -399,7 +442,7 @@ fn response_that_was_cut_is_incomplete() {
         &Bytes,
     )
     .unwrap();
-    expect![[r#"{"id":"resp_ab","object":"response","created_at":1790000100,"completed_at":1790000100,"status":"incomplete","error":null,"incomplete_details":{"reason":"max_output_tokens"},"instructions":null,"max_output_tokens":2,"metadata":{},"model":"m","output":[{"type":"message","id":"msg_ab","role":"assistant","status":"incomplete","content":[{"type":"output_text","text":"hi","annotations":[],"logprobs":[]}]}],"parallel_tool_calls":true,"previous_response_id":null,"reasoning":{"effort":null,"summary":null},"store":false,"temperature":1.0,"text":{"format":{"type":"text"}},"tool_choice":"auto","tools":[],"top_p":1.0,"truncation":"disabled","usage":{"input_tokens":9,"input_tokens_details":{"cached_tokens":4},"output_tokens":2,"output_tokens_details":{"reasoning_tokens":0},"total_tokens":11}}"#]].assert_eq(&body);
+    expect![[r#"{"id":"resp_ab","object":"response","created_at":1790000100,"completed_at":null,"status":"incomplete","error":null,"incomplete_details":{"reason":"max_output_tokens"},"instructions":null,"max_output_tokens":2,"metadata":{},"model":"m","output":[{"type":"message","id":"msg_ab","role":"assistant","status":"incomplete","content":[{"type":"output_text","text":"hi","annotations":[],"logprobs":[]}]}],"parallel_tool_calls":true,"previous_response_id":null,"reasoning":{"effort":null,"summary":null},"store":false,"temperature":1.0,"text":{"format":{"type":"text"}},"tool_choice":"auto","tools":[],"top_p":1.0,"truncation":"disabled","usage":{"input_tokens":9,"input_tokens_details":{"cached_tokens":4,"cache_write_tokens":0},"output_tokens":2,"output_tokens_details":{"reasoning_tokens":0},"total_tokens":11}}"#]].assert_eq(&body);
 }
 
 #[test]

@@ -65,6 +65,8 @@ pub(super) fn run(
                 Err(mpsc::TryRecvError::Disconnected) => return,
             }
         }
+        // Before the step, too: one that never ends must not look like an idle engine.
+        thread.publish(progress);
         let busy = match thread.engine.step() {
             Ok(busy) => busy,
             Err(error) => {
@@ -75,15 +77,7 @@ pub(super) fn run(
         for (id, outcome) in thread.engine.take() {
             thread.ended(id, outcome);
         }
-        let stats = thread.engine.stats();
-        progress.steps.store(stats.steps, Ordering::Relaxed);
-        progress.tokens.store(
-            stats.prompt_tokens + stats.completion_tokens,
-            Ordering::Relaxed,
-        );
-        progress
-            .sequences
-            .store((stats.waiting + stats.running) as u64, Ordering::Relaxed);
+        thread.publish(progress);
         if !busy {
             match inbox.recv() {
                 Ok(message) => thread.receive(message),
@@ -94,6 +88,18 @@ pub(super) fn run(
 }
 
 impl EngineThread<'_> {
+    fn publish(&self, progress: &Progress) {
+        let stats = self.engine.stats();
+        progress.steps.store(stats.steps, Ordering::Relaxed);
+        progress.tokens.store(
+            stats.prompt_tokens + stats.completion_tokens,
+            Ordering::Relaxed,
+        );
+        progress
+            .sequences
+            .store((stats.waiting + stats.running) as u64, Ordering::Relaxed);
+    }
+
     fn receive(&mut self, message: ToEngine) {
         match message {
             ToEngine::Run {

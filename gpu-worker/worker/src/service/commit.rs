@@ -16,25 +16,44 @@ use crate::pipeline::Pipeline;
 
 impl Service {
     /// Writes the shard's results so far, and renews its lease. Trouble leaves the draft for the next time.
-    pub(super) async fn commit(&mut self, pipeline: &Pipeline, id: u64) {
+    /// Returns whether the shard is settled: its draft is written, or it is no longer held.
+    pub(super) async fn commit(&mut self, pipeline: &Pipeline, id: u64) -> bool {
         match self.try_commit(id).await {
             Ok(Commit::Ok(shard)) => {
                 let now = (self.context.platform.clock)();
                 let Some(held) = self.held.get_mut(&id) else {
-                    return;
+                    return true;
                 };
-                let done = held.draft().last;
-                held.committed(shard, now);
-                if done && held.is_finished() {
+                if held.committed(shard, now) {
                     self.finish_shard(pipeline, id).await;
                 }
+                true
             }
             Ok(Commit::Fenced | Commit::Closed) => {
                 tracing::info!(shard = id, "the shard is no longer this worker's");
-                self.abandon(pipeline, id).await;
+                self.abandon(pipeline, id);
+                true
             }
-            Err(error) => tracing::warn!(error = %chain(&error), "commit results; tried again"),
+            Err(error) => {
+                tracing::warn!(error = %chain(&error), "commit results; tried again");
+                let now = (self.context.platform.clock)();
+                if let Some(held) = self.held.get_mut(&id) {
+                    held.commit_failed(now);
+                }
+                false
+            }
         }
+    }
+
+    /// Commits until nothing finished is unwritten: a draft of unknown outcome goes first, and alone. Returns
+    /// false on trouble.
+    async fn flush(&mut self, pipeline: &Pipeline, id: u64) -> bool {
+        while self.held.get(&id).is_some_and(Held::has_unwritten) {
+            if !self.commit(pipeline, id).await {
+                return false;
+            }
+        }
+        true
     }
 
     async fn try_commit(&mut self, id: u64) -> Result<Commit, IoError> {
@@ -70,13 +89,12 @@ impl Service {
             .await
     }
 
-    /// The shard is done: drops its message, seals the batch if it was the last, and asks for more work.
+    /// The shard is done: seals the batch if it was the last, and asks for more work.
     async fn finish_shard(&mut self, pipeline: &Pipeline, id: u64) {
         let Some(held) = self.held.remove(&id) else {
             return;
         };
         tracing::info!(batch.id = %held.batch, shard.id = %held.shard.id, "shard done");
-        self.delete_message(&held).await;
         if let Err(error) = self.seal_if_done(&held).await {
             // Reconcile looks at the batch soon: the last commit made it due.
             tracing::warn!(error = %chain(&*error), "seal a batch");
@@ -145,19 +163,21 @@ impl Service {
             };
             match run.map(|run| run.state) {
                 Some(State::InProgress) => {}
+                // What is finished counts until the seal: a commit that failed is tried until then.
                 Some(State::Draining(_)) => {
-                    self.commit(pipeline, id).await;
-                    self.abandon(pipeline, id).await;
+                    if self.flush(pipeline, id).await {
+                        self.abandon(pipeline, id);
+                    }
                 }
                 Some(State::Validating | State::Sealed(_) | State::Ended(_)) | None => {
-                    self.abandon(pipeline, id).await;
+                    self.abandon(pipeline, id);
                 }
             }
         }
     }
 
     /// Drops a shard whose results nobody wants any more.
-    async fn abandon(&mut self, pipeline: &Pipeline, id: u64) {
+    fn abandon(&mut self, pipeline: &Pipeline, id: u64) {
         let Some(held) = self.held.remove(&id) else {
             return;
         };
@@ -165,21 +185,26 @@ impl Service {
             self.owners.remove(&key);
             pipeline.cancel(key);
         }
-        self.delete_message(&held).await;
     }
 
     /// Commits what is finished, and gives the rest back: no loss is counted.
     pub(super) async fn drain(&mut self, pipeline: &mut Pipeline) {
         tracing::info!(shards = self.held.len(), "drain");
-        for id in self.held.keys().copied().collect::<Vec<_>>() {
-            self.commit(pipeline, id).await;
-            let Some(held) = self.held.remove(&id) else {
-                continue;
-            };
-            for key in held.open_keys() {
-                pipeline.cancel(key);
-            }
+        self.save(pipeline).await;
+        for (_, held) in std::mem::take(&mut self.held) {
             warn_on_error("give a shard back", self.hand_back(&held).await);
+        }
+        self.owners.clear();
+    }
+
+    /// Commits what is finished, before the process ends.
+    pub(super) async fn save(&mut self, pipeline: &mut Pipeline) {
+        let now = (self.context.platform.clock)();
+        while let Some(answer) = pipeline.try_next(now) {
+            self.take_answer(answer);
+        }
+        for id in self.held.keys().copied().collect::<Vec<_>>() {
+            self.flush(pipeline, id).await;
         }
     }
 
@@ -199,18 +224,7 @@ impl Service {
             };
             self.send(&held.queue, &job).await?;
         }
-        self.delete_message(held).await;
         Ok(())
-    }
-
-    async fn delete_message(&self, held: &Held) {
-        let deleted = self
-            .context
-            .platform
-            .queue
-            .delete(&held.queue, &held.receipt)
-            .await;
-        warn_on_error("delete a message", deleted);
     }
 
     async fn send(&self, queue: &QueueName, job: &(impl Serialize + Sync)) -> Result<(), IoError> {

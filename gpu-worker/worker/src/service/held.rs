@@ -1,6 +1,6 @@
 //! One shard that this worker holds: its open lines, its results, and the commit that is under way.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use batch_core::batch::{BatchParams, TokenCounts};
@@ -13,12 +13,15 @@ use batch_core::message::QueueName;
 use batch_core::price;
 use batch_core::shard::{SegmentRef, Shard};
 use batch_core::time::UnixMs;
-use batch_io::port::Receipt;
 use batch_io::store::CommitDelta;
 use bytes::Bytes;
 
+use super::has_passed;
 use crate::openai::LineError;
 use crate::pipeline::{Answered, LineJob, LineKey, answer_record};
+
+/// How long a commit that failed waits before it is tried again.
+const RETRY_MS: i64 = 500;
 
 /// A line of the shard that has no result yet.
 #[derive(Debug)]
@@ -42,10 +45,11 @@ pub(super) struct Held {
     pub(super) batch: BatchId,
     pub(super) shard: Shard,
     pub(super) queue: QueueName,
-    pub(super) receipt: Receipt,
-    pub(super) committed_at: UnixMs,
-    /// Jobs that wait until nothing else runs on this worker.
-    pub(super) waiting: Vec<LineJob>,
+    /// Lines that the engine has not been given yet, in their order.
+    pub(super) waiting: VecDeque<LineJob>,
+    committed_at: UnixMs,
+    /// When the last commit failed, unless one succeeded since.
+    failed_at: Option<UnixMs>,
     price: Option<Price>,
     open: HashMap<LineKey, OpenLine>,
     results: BTreeMap<LineNo, (bool, TokenCounts, Vec<u8>)>,
@@ -59,7 +63,6 @@ pub(super) struct Claimed<'a> {
     pub(super) shard: Shard,
     pub(super) params: &'a BatchParams,
     pub(super) queue: QueueName,
-    pub(super) receipt: Receipt,
     pub(super) now: UnixMs,
 }
 
@@ -73,18 +76,17 @@ pub(super) enum ShardFault {
 }
 
 impl Held {
-    /// Reads the shard's lines, leaves out those that its segments have, and returns the rest as jobs.
+    /// Reads the shard's lines, and leaves out those that its segments have: the rest waits for the engine.
     pub(super) fn open(
         claimed: Claimed<'_>,
         lines: &[u8],
         segments: &[Bytes],
         mut next_key: impl FnMut() -> LineKey,
-    ) -> Result<(Self, Vec<LineJob>), ShardFault> {
+    ) -> Result<Self, ShardFault> {
         let Claimed {
             shard,
             params,
             queue,
-            receipt,
             now,
         } = claimed;
         let mut finished = BTreeSet::new();
@@ -99,7 +101,7 @@ impl Held {
             .map(|list| list.iter().copied().collect());
         let run: Arc<str> = params.id.to_string().into();
         let mut open = HashMap::new();
-        let mut jobs = Vec::new();
+        let mut jobs = VecDeque::new();
         for (ordinal, line) in shard_format::decode(lines).enumerate() {
             let line = line?;
             let mine = subset
@@ -117,7 +119,7 @@ impl Held {
                     custom_id_json: request.custom_id_json.to_owned(),
                 },
             );
-            jobs.push(LineJob {
+            jobs.push_back(LineJob {
                 key,
                 endpoint: params.endpoint,
                 run: Arc::clone(&run),
@@ -130,21 +132,20 @@ impl Held {
             });
         }
         let price = params.prices.get(&shard.model).copied();
-        let held = Self {
+        Ok(Self {
             tenant: params.tenant.clone(),
             batch: params.id,
             shard,
             queue,
-            receipt,
+            waiting: jobs,
             committed_at: now,
-            waiting: Vec::new(),
+            failed_at: None,
             price,
             open,
             results: BTreeMap::new(),
             draft: None,
             next_segment: 0,
-        };
-        Ok((held, jobs))
+        })
     }
 
     /// Takes in the answer of one of its lines.
@@ -176,6 +177,30 @@ impl Held {
     /// Returns how many lines have no result.
     pub(super) fn open_lines(&self) -> usize {
         self.open.len()
+    }
+
+    /// Returns how many lines the engine has been given, and has not answered.
+    pub(super) fn running_lines(&self) -> usize {
+        self.open.len() - self.waiting.len()
+    }
+
+    /// Returns whether something would be lost if the shard were abandoned now.
+    pub(super) fn has_unwritten(&self) -> bool {
+        !self.results.is_empty()
+            || self
+                .draft
+                .as_ref()
+                .is_some_and(|draft| draft.segment.is_some())
+    }
+
+    /// Returns whether it is time for a commit: all lines have results, or its lease must be renewed. One that
+    /// failed is not tried again at once.
+    pub(super) fn is_commit_due(&self, now: UnixMs, commit_ms: i64) -> bool {
+        let wanted = self.is_finished() || has_passed(self.committed_at, now, commit_ms);
+        let rested = self
+            .failed_at
+            .is_none_or(|at| has_passed(at, now, RETRY_MS.min(commit_ms)));
+        wanted && rested
     }
 
     /// Returns the lines that have no result.
@@ -225,17 +250,21 @@ impl Held {
         draft
     }
 
-    /// The draft is written.
-    pub(super) fn committed(&mut self, shard: Shard, now: UnixMs) {
-        if self
-            .draft
-            .take()
-            .is_some_and(|draft| draft.segment.is_some())
-        {
+    /// The draft is written. Returns whether it was the last.
+    pub(super) fn committed(&mut self, shard: Shard, now: UnixMs) -> bool {
+        let draft = self.draft.take();
+        if draft.as_ref().is_some_and(|draft| draft.segment.is_some()) {
             self.next_segment += 1;
         }
         self.shard = shard;
         self.committed_at = now;
+        self.failed_at = None;
+        draft.is_some_and(|draft| draft.last)
+    }
+
+    /// The draft is not written, or nobody knows.
+    pub(super) fn commit_failed(&mut self, now: UnixMs) {
+        self.failed_at = Some(now);
     }
 }
 

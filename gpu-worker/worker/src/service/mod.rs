@@ -4,14 +4,19 @@
 //! commit, never from a clock.
 
 mod commit;
+mod feed;
 mod held;
+mod loading;
+mod meter;
 mod shards;
 mod swap;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use batch_core::catalog::Catalog;
 use batch_core::id::WorkerId;
@@ -23,16 +28,18 @@ use batch_io::{IoError, Platform};
 use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 
-use crate::model::{EngineOptions, LoadError};
+use crate::model::{EngineOptions, Loader};
 use crate::pipeline::{EngineStopped, LineAnswer, LineKey, Pipeline};
 use held::Held;
+use loading::{Failures, Loading};
+use meter::{RateMeter, StallWatch};
 use shards::Receiving;
 
 /// Shards held at once: two, so that the tail of one overlaps the head of the next.
 pub const SLOTS: usize = 2;
 
 /// How long the engine may work without finishing a step before the process gives up on it.
-const ENGINE_STALL_MS: i64 = 120_000;
+const ENGINE_STALL: Duration = Duration::from_secs(120);
 
 /// How often due commits are looked for.
 const TICK: Duration = Duration::from_millis(100);
@@ -61,6 +68,8 @@ pub struct Context {
     pub worker: WorkerId,
     /// How engines are set up.
     pub options: EngineOptions,
+    /// How models get onto the device.
+    pub loader: Arc<dyn Loader>,
 }
 
 /// Why a worker ends early. Its shards come back by their leases.
@@ -70,17 +79,8 @@ pub enum ServiceError {
     #[error(transparent)]
     Engine(#[from] EngineStopped),
     /// The engine hangs.
-    #[error("the engine has finished no step in {0} ms")]
-    EngineStalled(i64),
-    /// A model does not load.
-    #[error("load model {model}")]
-    Load {
-        /// Which.
-        model: String,
-        /// Why.
-        #[source]
-        source: LoadError,
-    },
+    #[error("the engine has finished no step in {} s", .0.as_secs())]
+    EngineStalled(Duration),
 }
 
 /// Serves shards until `stop` turns true; then commits what is finished and gives the rest back.
@@ -89,19 +89,7 @@ pub enum ServiceError {
 ///
 /// [`ServiceError`] if the engine cannot go on. Trouble with the ports is logged and tried again.
 pub async fn run(context: Context, stop: watch::Receiver<bool>) -> Result<(), ServiceError> {
-    let now = (context.platform.clock)();
-    let mut service = Service {
-        context,
-        stop,
-        held: BTreeMap::new(),
-        owners: BTreeMap::new(),
-        next_held: 0,
-        next_key: 0,
-        registered_at: UnixMs(i64::MIN / 2),
-        controlled_at: now,
-        rate: RateMeter::default(),
-    };
-    service.serve().await
+    Service::new(context, stop).serve().await
 }
 
 #[derive(Debug)]
@@ -110,11 +98,14 @@ struct Service {
     stop: watch::Receiver<bool>,
     held: BTreeMap<u64, Held>,
     owners: BTreeMap<LineKey, u64>,
+    failures: Failures,
     next_held: u64,
     next_key: u64,
-    registered_at: UnixMs,
+    answers: u64,
+    registered_at: Option<UnixMs>,
     controlled_at: UnixMs,
     rate: RateMeter,
+    stall: StallWatch,
 }
 
 /// Why a model's turn ends.
@@ -125,55 +116,57 @@ enum TurnEnd {
 }
 
 impl Service {
+    fn new(context: Context, stop: watch::Receiver<bool>) -> Self {
+        let now = (context.platform.clock)();
+        Self {
+            context,
+            stop,
+            held: BTreeMap::new(),
+            owners: BTreeMap::new(),
+            failures: Failures::default(),
+            next_held: 0,
+            next_key: 0,
+            answers: 0,
+            registered_at: None,
+            controlled_at: now,
+            rate: RateMeter::default(),
+            stall: StallWatch::default(),
+        }
+    }
+
     async fn serve(&mut self) -> Result<(), ServiceError> {
-        let mut turn = self.first_model().await;
-        while let Some(model) = turn.take() {
-            let Some(mut pipeline) = self.load(model).await? else {
-                break;
+        if self.context.models.is_empty() {
+            tracing::error!(
+                "no model of the catalog is on this machine: this worker has nothing to serve"
+            );
+        }
+        let mut next = None;
+        loop {
+            let wanted = match next.take() {
+                Some(model) => Some(model),
+                None => self.first_model().await,
             };
-            match self.serve_model(&mut pipeline).await? {
-                TurnEnd::Stop => self.drain(&mut pipeline).await,
-                TurnEnd::Swap(next) => turn = Some(next),
+            let Some(model) = wanted else { break };
+            let mut pipeline = match self.load(model).await {
+                Loading::Loaded(pipeline) => *pipeline,
+                Loading::Failed => continue,
+                Loading::Stopped => break,
+            };
+            match self.serve_model(&mut pipeline).await {
+                Ok(TurnEnd::Stop) => {
+                    self.drain(&mut pipeline).await;
+                    break;
+                }
+                Ok(TurnEnd::Swap(model)) => next = Some(model),
+                Err(error) => {
+                    self.save(&mut pipeline).await;
+                    return Err(error);
+                }
             }
         }
         let removed = self.context.store.remove_worker(self.context.worker).await;
         warn_on_error("remove this worker's record", removed);
         Ok(())
-    }
-
-    /// Loads on a thread of its own, and stays registered meanwhile. None if it was told to stop.
-    async fn load(&mut self, model: usize) -> Result<Option<Pipeline>, ServiceError> {
-        let ServableModel { id, path } = self.context.models[model].clone();
-        let options = EngineOptions {
-            context_tokens: self
-                .context
-                .catalog
-                .resolve(&id)
-                .and_then(|model| model.context_tokens)
-                .map(|n| n as usize),
-            ..self.context.options
-        };
-        tracing::info!(model.id = %id, "load a model");
-        let mut stop = self.stop.clone();
-        let mut loading = {
-            let id = id.clone();
-            tokio::task::spawn_blocking(move || crate::model::load(&id, &path, &options))
-        };
-        loop {
-            tokio::select! {
-                loaded = &mut loading => {
-                    let loaded = loaded.map_err(|error| EngineStopped(error.to_string()))?;
-                    let model = loaded.map_err(|source| ServiceError::Load { model: id.clone(), source })?;
-                    tracing::info!(model.id = %id, "model loaded");
-                    return Ok(Some(Pipeline::start(model)));
-                }
-                stopped = stop.wait_for(|stop| *stop) => {
-                    drop(stopped);
-                    return Ok(None);
-                }
-                () = tokio::time::sleep(TICK) => self.register(Some(&id)).await,
-            }
-        }
     }
 
     async fn serve_model(&mut self, pipeline: &mut Pipeline) -> Result<TurnEnd, ServiceError> {
@@ -184,8 +177,11 @@ impl Service {
         let mut fast = Receiving::new(pipeline.model_id(), Lane::Fast);
         let mut bulk = Receiving::new(pipeline.model_id(), Lane::Bulk);
         let mut turn = swap::Turn::new(clock());
-        self.registered_at = UnixMs(i64::MIN / 2);
+        self.registered_at = None;
+        self.rate = RateMeter::default();
+        self.stall = StallWatch::default();
         loop {
+            self.feed(pipeline);
             let may_claim = turn.wanted().is_none() && !self.runs_alone();
             if may_claim && self.has_room(pipeline, Lane::Fast) {
                 fast.start(&self.context);
@@ -195,8 +191,7 @@ impl Service {
             }
             tokio::select! {
                 biased;
-                stopped = stop.wait_for(|stop| *stop) => {
-                    drop(stopped);
+                () = told_to_stop(&mut stop) => {
                     for receiving in [&mut fast, &mut bulk] {
                         receiving.give_back(&self.context).await;
                     }
@@ -205,9 +200,13 @@ impl Service {
                 _ = tick.tick() => {
                     self.tick(pipeline, &mut turn).await?;
                 }
-                answer = pipeline.next(&*clock) => self.take_answer(pipeline, answer?).await,
-                messages = fast.next() => self.claim(pipeline, messages, Lane::Fast).await,
-                messages = bulk.next() => self.claim(pipeline, messages, Lane::Bulk).await,
+                answer = pipeline.next(&*clock) => {
+                    if let Some(finished) = self.take_answer(answer?) {
+                        self.commit(pipeline, finished).await;
+                    }
+                }
+                messages = fast.next() => self.claim(pipeline.model_id(), messages, Lane::Fast).await,
+                messages = bulk.next() => self.claim(pipeline.model_id(), messages, Lane::Bulk).await,
             }
             if let Some(next) = turn.wanted()
                 && self.held.is_empty()
@@ -219,21 +218,17 @@ impl Service {
         }
     }
 
-    async fn take_answer(&mut self, pipeline: &Pipeline, answer: LineAnswer) {
-        let Some(id) = self.owners.remove(&answer.key) else {
-            return;
-        };
-        let Some(held) = self.held.get_mut(&id) else {
-            return;
-        };
+    /// Takes in the answer of a line, and returns its shard if that was the last line without a result.
+    fn take_answer(&mut self, answer: LineAnswer) -> Option<u64> {
+        self.answers += 1;
+        let id = self.owners.remove(&answer.key)?;
+        let held = self.held.get_mut(&id)?;
         let request_id = batch_core::id::RequestId::new(
             (self.context.platform.clock)(),
             (self.context.platform.random)(),
         );
         held.finish_line(answer.key, &answer.result, &request_id.to_string());
-        if held.is_finished() {
-            self.commit(pipeline, id).await;
-        }
+        held.is_finished().then_some(id)
     }
 
     async fn tick(
@@ -243,62 +238,54 @@ impl Service {
     ) -> Result<(), ServiceError> {
         let now = (self.context.platform.clock)();
         let timing = *self.context.store.timing();
-        self.rate.observe(
-            now,
-            pipeline.progress().tokens(),
-            pipeline.progress().sequences() > 0,
-        );
-        let stalled_ms = self.rate.stalled_ms(
-            now,
-            pipeline.progress().steps(),
-            pipeline.progress().sequences(),
-        );
-        if stalled_ms > ENGINE_STALL_MS {
-            return Err(ServiceError::EngineStalled(stalled_ms));
-        }
-        let due: Vec<u64> = self
-            .held
-            .iter()
-            .filter(|(_, held)| {
-                held.is_finished() || now.since_ms(held.committed_at) >= timing.commit_ms
-            })
-            .map(|(id, _)| *id)
-            .collect();
-        for id in due {
+        self.measure(pipeline)?;
+        let due = self.held.iter();
+        let due = due.filter(|(_, held)| held.is_commit_due(now, timing.commit_ms));
+        for id in due.map(|(id, _)| *id).collect::<Vec<_>>() {
             self.commit(pipeline, id).await;
         }
-        self.start_waiting(pipeline);
-        if now.since_ms(self.controlled_at) >= timing.control_ms {
+        if has_passed(self.controlled_at, now, timing.control_ms) {
             self.controlled_at = now;
             self.control(pipeline).await;
             self.consider_swap(pipeline, turn, now).await;
         }
-        if now.since_ms(self.registered_at) >= timing.worker_expiry_ms / 3 {
-            self.register(Some(pipeline.model_id())).await;
+        self.register(Some(pipeline.model_id())).await;
+        Ok(())
+    }
+
+    /// Looks how fast the engine is, and whether it moves.
+    fn measure(&mut self, pipeline: &Pipeline) -> Result<(), ServiceError> {
+        let (now, progress) = (Instant::now(), pipeline.progress());
+        self.rate
+            .observe(now, progress.tokens(), progress.sequences() > 0);
+        let moved = progress.steps() + self.answers;
+        let stalled = self.stall.observe(now, moved, self.running_lines() > 0);
+        if stalled > ENGINE_STALL {
+            return Err(ServiceError::EngineStalled(stalled));
         }
         Ok(())
     }
 
+    /// Registers this worker, if its registration is a third over.
     async fn register(&mut self, loaded: Option<&str>) {
         let now = (self.context.platform.clock)();
-        let timing = self.context.store.timing();
-        if now.since_ms(self.registered_at) < timing.worker_expiry_ms / 3 {
+        let expiry_ms = self.context.store.timing().worker_expiry_ms;
+        if self
+            .registered_at
+            .is_some_and(|at| !has_passed(at, now, expiry_ms / 3))
+        {
             return;
         }
-        self.registered_at = now;
+        self.registered_at = Some(now);
+        let models = self.context.models.iter();
         let record = WorkerRecord {
             id: self.context.worker,
-            models: self
-                .context
-                .models
-                .iter()
-                .map(|model| model.id.clone())
-                .collect(),
+            models: models.map(|model| model.id.clone()).collect(),
             loaded: loaded.map(str::to_owned),
             slots: SLOTS as u32,
             tokens_per_s: self.rate.tokens_per_s(),
             pid: std::process::id(),
-            expires_at: now.plus_ms(timing.worker_expiry_ms),
+            expires_at: now.plus_ms(expiry_ms),
         };
         warn_on_error(
             "register this worker",
@@ -307,48 +294,15 @@ impl Service {
     }
 }
 
-/// Measures tokens a second while the engine is busy, and notices when it hangs.
-#[derive(Debug, Default)]
-struct RateMeter {
-    last: Option<(UnixMs, u64)>,
-    busy_ms: i64,
-    tokens: u64,
-    last_step: Option<(UnixMs, u64)>,
+/// Returns whether a span has passed since a moment. A moment ahead of `now` means that the clock was set back:
+/// waiting for it could take hours.
+fn has_passed(since: UnixMs, now: UnixMs, span_ms: i64) -> bool {
+    !(0..span_ms).contains(&now.since_ms(since))
 }
 
-impl RateMeter {
-    fn observe(&mut self, now: UnixMs, tokens: u64, busy: bool) {
-        if let Some((then, before)) = self.last
-            && busy
-            && tokens >= before
-        {
-            self.busy_ms += now.since_ms(then);
-            self.tokens += tokens - before;
-            // Halving keeps the last minute or two in view.
-            if self.busy_ms > 60_000 {
-                self.busy_ms /= 2;
-                self.tokens /= 2;
-            }
-        }
-        self.last = Some((now, tokens));
-    }
-
-    fn tokens_per_s(&self) -> u32 {
-        if self.busy_ms < 1_000 {
-            return 0;
-        }
-        u32::try_from(self.tokens * 1_000 / self.busy_ms.cast_unsigned()).unwrap_or(u32::MAX)
-    }
-
-    fn stalled_ms(&mut self, now: UnixMs, steps: u64, sequences: u64) -> i64 {
-        match self.last_step {
-            Some((since, before)) if before == steps && sequences > 0 => now.since_ms(since),
-            Some(_) | None => {
-                self.last_step = Some((now, steps));
-                0
-            }
-        }
-    }
+async fn told_to_stop(stop: &mut watch::Receiver<bool>) {
+    // An error means that nobody can tell any more: the process is ending.
+    let _ = stop.wait_for(|stop| *stop).await;
 }
 
 fn warn_on_error<T>(doing: &'static str, result: Result<T, IoError>) -> Option<T> {

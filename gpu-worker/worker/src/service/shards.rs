@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
+use batch_core::batch::BatchParams;
 use batch_core::blob_key::BlobKey;
 use batch_core::message::{Lane, QueueName, SCHEMA, ShardJob};
 use batch_core::shard::Shard;
+use batch_core::time::UnixMs;
 use batch_io::port::Message;
 use batch_io::store::ShardClaim;
 use batch_io::{IoError, IoKind};
@@ -13,8 +15,8 @@ use futures::future::BoxFuture;
 use futures::{FutureExt as _, TryStreamExt as _};
 
 use super::held::{Claimed, Held};
-use super::{Context, SLOTS, Service, chain, warn_on_error};
-use crate::pipeline::{LineKey, Pipeline};
+use super::{Context, Service, chain, warn_on_error};
+use crate::pipeline::LineKey;
 
 /// How long a shard that must not run now waits before it is looked at again.
 const RETRY_VISIBILITY: Duration = Duration::from_secs(1);
@@ -54,7 +56,15 @@ impl Receiving {
         let timing = context.store.timing();
         let visibility = Duration::from_millis(timing.lease_ms.unsigned_abs());
         let wait = Duration::from_millis(timing.control_ms.unsigned_abs());
-        self.pending = Some(async move { queue.receive(&name, 1, visibility, wait).await }.boxed());
+        let poll = async move {
+            let received = queue.receive(&name, 1, visibility, wait).await;
+            if received.is_err() {
+                // Here, and not where the error is handled: commits must go on meanwhile.
+                tokio::time::sleep(RETRY_VISIBILITY).await;
+            }
+            received
+        };
+        self.pending = Some(poll.boxed());
     }
 
     /// Returns whether no poll is under way.
@@ -91,34 +101,10 @@ impl Receiving {
 }
 
 impl Service {
-    /// Returns whether another shard of this lane fits: two that keep the engine full, and a fast one beside.
-    pub(super) fn has_room(&self, pipeline: &Pipeline, lane: Lane) -> bool {
-        let held_in = |lane: Lane| {
-            self.held
-                .values()
-                .filter(
-                    |held| matches!(&held.queue, QueueName::Model { lane: l, .. } if *l == lane),
-                )
-                .count()
-        };
-        match lane {
-            Lane::Fast => held_in(Lane::Fast) < SLOTS,
-            Lane::Bulk => {
-                let open: usize = self.held.values().map(Held::open_lines).sum();
-                let starving = open < pipeline.sequences_at_once();
-                held_in(Lane::Bulk) < SLOTS || (starving && self.held.len() < SLOTS * 8)
-            }
-        }
-    }
-
-    /// Returns whether a shard must have this worker for itself.
-    pub(super) fn runs_alone(&self) -> bool {
-        self.held.values().any(|held| held.shard.alone)
-    }
-
+    /// Claims the shards of received messages.
     pub(super) async fn claim(
         &mut self,
-        pipeline: &Pipeline,
+        model: &str,
         messages: Result<Vec<Message>, IoError>,
         lane: Lane,
     ) {
@@ -126,25 +112,31 @@ impl Service {
             Ok(messages) => messages,
             Err(error) => {
                 tracing::warn!(error = %chain(&error), "receive shards");
-                tokio::time::sleep(RETRY_VISIBILITY).await;
                 return;
             }
         };
         let queue = QueueName::Model {
-            model: pipeline.model_id().to_owned(),
+            model: model.to_owned(),
             lane,
         };
         for message in messages {
-            if let Err(error) = self.claim_message(pipeline, &queue, &message).await {
-                // The message comes back by its timeout.
+            // It was polled for before the worker took a shard that must run alone.
+            let settled = if self.runs_alone() {
+                self.show_again(&queue, &message, Duration::ZERO).await
+            } else {
+                self.claim_message(&queue, &message).await
+            };
+            if let Err(error) = settled {
                 tracing::warn!(error = %chain(&error), "claim a shard");
+                let shown = self.show_again(&queue, &message, RETRY_VISIBILITY).await;
+                warn_on_error("give a message back", shown);
             }
         }
     }
 
-    async fn claim_message(
+    /// Claims the shard of a message, and drops the message: from here on the lease brings the shard back.
+    pub(super) async fn claim_message(
         &mut self,
-        pipeline: &Pipeline,
         queue: &QueueName,
         message: &Message,
     ) -> Result<(), IoError> {
@@ -171,30 +163,64 @@ impl Service {
             .await?;
         match claim {
             ShardClaim::Granted { shard, params, .. } => {
-                let claimed = Claimed {
-                    shard,
-                    params: &params,
-                    queue: queue.clone(),
-                    receipt: message.receipt.clone(),
-                    now,
-                };
-                self.open_shard(pipeline, claimed).await
+                self.take(queue, shard, &params, now).await?;
+                port.delete(queue, &message.receipt).await
             }
             ShardClaim::Finished | ShardClaim::Stopped => {
                 port.delete(queue, &message.receipt).await
             }
             ShardClaim::Busy { until } => {
                 let wait = Duration::from_millis(until.since_ms(now).max(100).unsigned_abs());
-                port.extend(queue, &message.receipt, wait).await
+                self.show_again(queue, message, wait).await
             }
         }
     }
 
-    async fn open_shard(
-        &mut self,
-        pipeline: &Pipeline,
-        claimed: Claimed<'_>,
+    async fn show_again(
+        &self,
+        queue: &QueueName,
+        message: &Message,
+        wait: Duration,
     ) -> Result<(), IoError> {
+        let port = &self.context.platform.queue;
+        port.extend(queue, &message.receipt, wait).await
+    }
+
+    /// Opens a shard that this worker has just claimed. If its blobs cannot be read at the moment, it is given
+    /// back, which is no loss: three losses would split it for nothing.
+    async fn take(
+        &mut self,
+        queue: &QueueName,
+        shard: Shard,
+        params: &BatchParams,
+        now: UnixMs,
+    ) -> Result<(), IoError> {
+        let claimed = Claimed {
+            shard: shard.clone(),
+            params,
+            queue: queue.clone(),
+            now,
+        };
+        let Err(error) = self.open_shard(claimed).await else {
+            return Ok(());
+        };
+        match error.kind {
+            IoKind::Busy | IoKind::Conflict | IoKind::Denied => {
+                let (tenant, batch) = (&params.tenant, params.id);
+                let returned = self
+                    .context
+                    .store
+                    .hand_back(tenant, batch, &shard, now)
+                    .await;
+                warn_on_error("give a shard back", returned);
+            }
+            // It would fail at once again: the lease slows it down, and the losses lead to a split.
+            IoKind::NotFound | IoKind::TooLarge | IoKind::Corrupt => {}
+        }
+        Err(error)
+    }
+
+    async fn open_shard(&mut self, claimed: Claimed<'_>) -> Result<(), IoError> {
         let (tenant, batch) = (claimed.params.tenant.clone(), claimed.params.id);
         let (lines, segments) = self.fetch(&claimed).await?;
         let next_key = &mut self.next_key;
@@ -202,31 +228,15 @@ impl Service {
             *next_key += 1;
             LineKey(*next_key)
         });
-        let (mut held, jobs) = opened.map_err(|fault| {
+        let held = opened.map_err(|fault| {
             IoError::new("open shard", format!("{tenant}/{batch}"), IoKind::Corrupt).because(fault)
         })?;
-        tracing::info!(batch.id = %batch, shard.id = %held.shard.id, lines = jobs.len(), epoch = held.shard.epoch, "shard claimed");
+        tracing::info!(batch.id = %batch, shard.id = %held.shard.id, lines = held.open_lines(), epoch = held.shard.epoch, "shard claimed");
         let id = self.next_held;
         self.next_held += 1;
         self.owners.extend(held.open_keys().map(|key| (key, id)));
-        held.waiting = jobs;
         self.held.insert(id, held);
-        self.start_waiting(pipeline);
         Ok(())
-    }
-
-    /// Gives waiting lines to the engine: all, unless a shard must run alone and others are still here.
-    pub(super) fn start_waiting(&mut self, pipeline: &Pipeline) {
-        let others = self.held.len() > 1;
-        for held in self.held.values_mut() {
-            if held.shard.alone && others {
-                continue;
-            }
-            for job in held.waiting.drain(..) {
-                tracing::debug!(batch.id = %job.run, line.no = job.line.0, "line submitted");
-                pipeline.submit(job);
-            }
-        }
     }
 
     async fn fetch(&self, claimed: &Claimed<'_>) -> Result<(Bytes, Vec<Bytes>), IoError> {
