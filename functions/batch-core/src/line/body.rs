@@ -14,6 +14,7 @@ pub(super) struct BodyFields<'a> {
     pub(super) prompt: Option<&'a str>,
     pub(super) instructions: Option<&'a str>,
     pub(super) max_tokens: Option<&'a str>,
+    pub(super) choices: Option<&'a str>,
 }
 
 impl<'a> BodyFields<'a> {
@@ -34,6 +35,7 @@ impl<'a> BodyFields<'a> {
                     b"max_tokens" | b"max_completion_tokens" | b"max_output_tokens" => {
                         &mut fields.max_tokens
                     }
+                    b"n" => &mut fields.choices,
                     _ => return Ok(()),
                 };
                 *slot = Some(value).filter(|value| *value != "null");

@@ -17,6 +17,9 @@ const OUTPUT_TOKENS_DEFAULT: u64 = 256;
 /// The most output tokens that a line is taken to need: a huge maximum says little about the answer.
 const OUTPUT_TOKENS_ESTIMATE_MAX: u64 = 32_768;
 
+/// The most choices that a line is taken to need: OpenAI's limit of `n`; a line that asks for more is refused.
+const CHOICES_ESTIMATE_MAX: u64 = 128;
+
 /// Bytes of a prompt that are taken for one token.
 const BYTES_PER_TOKEN: u64 = 4;
 
@@ -47,7 +50,7 @@ pub struct Line<'a> {
     pub model: &'a str,
     /// The body, as written.
     pub body: &'a str,
-    /// A quarter of the prompt's bytes plus the most output tokens that the line allows, or 256.
+    /// A quarter of the prompt's bytes plus, for each choice, the most output tokens that the line allows, or 256.
     pub estimated_tokens: u64,
     /// What to order lines by.
     pub prompt: PromptKey<'a>,
@@ -286,7 +289,12 @@ fn estimate(
                 .min(OUTPUT_TOKENS_ESTIMATE_MAX)
         }
     };
-    (prompt_bytes / BYTES_PER_TOKEN + output_tokens).max(1)
+    let choices = fields
+        .choices
+        .and_then(|digits| digits.parse::<u64>().ok())
+        .unwrap_or(1)
+        .clamp(1, CHOICES_ESTIMATE_MAX);
+    (prompt_bytes / BYTES_PER_TOKEN + output_tokens * choices).max(1)
 }
 
 #[cfg(test)]

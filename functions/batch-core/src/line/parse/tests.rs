@@ -332,18 +332,20 @@ fn what_is_no_json_object_is_told_apart() {
 }
 
 #[test]
-fn huge_maximum_does_not_inflate_the_estimate() {
-    for (max_tokens, want) in [
-        ("1e9", 256),
-        ("99999999999999999999", 256),
-        ("1000000", 2_048),
-        ("-1", 256),
-        ("12", 12),
+fn estimate_counts_the_maximum_of_each_choice_and_is_not_inflated() {
+    for (fields, want) in [
+        (r#""max_tokens":1e9"#, 256),
+        (r#""max_tokens":99999999999999999999"#, 256),
+        (r#""max_tokens":1000000"#, 2_048),
+        (r#""max_tokens":-1"#, 256),
+        (r#""max_tokens":12"#, 12),
+        (r#""max_tokens":12,"n":5"#, 60),
+        (r#""max_tokens":12,"n":0"#, 12),
+        (r#""max_tokens":12,"n":4000000000"#, 12 * 128),
+        (r#""max_tokens":12,"n":"x""#, 12),
     ] {
         let catalog = catalog();
-        let line = with_body(&format!(
-            r#"{{"model":"chat","messages":[],"max_tokens":{max_tokens}}}"#
-        ));
+        let line = with_body(&format!(r#"{{"model":"chat","messages":[],{fields}}}"#));
         let Parsed::Good(line) = parse(
             line.as_bytes(),
             LineNo(1),
@@ -352,7 +354,7 @@ fn huge_maximum_does_not_inflate_the_estimate() {
         ) else {
             panic!()
         };
-        assert_eq!(line.estimated_tokens, want, "{max_tokens}");
+        assert_eq!(line.estimated_tokens, want, "{fields}");
     }
 }
 
