@@ -19,9 +19,10 @@ demo: $(CACHE)/demo-venv/ready ## build, get the model once, run a sample batch 
 
 test: lint test-rust ## check formats and lints, then run every test (real model, real SDKs)
 
-lint: ## formats, lints, licences of dependencies
+lint: ## formats and lints; licences and advisories of dependencies where cargo-deny is installed
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
+	@if cargo deny --version >/dev/null 2>&1; then cargo deny check; else echo 'cargo-deny is not installed: licences and advisories are not checked'; fi
 
 test-rust: model $(CACHE)/sdk/ready
 	tests/run-tests

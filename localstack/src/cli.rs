@@ -54,6 +54,8 @@ pub(crate) struct WorkerArgs {
     #[arg(long)]
     pub(crate) id: String,
     #[arg(long)]
+    pub(crate) parent: u32,
+    #[arg(long)]
     pub(crate) threads: usize,
     #[arg(long)]
     pub(crate) json: bool,

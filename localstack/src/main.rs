@@ -37,7 +37,7 @@ fn main() -> ExitCode {
 }
 
 fn models(args: &ModelsArgs) -> anyhow::Result<()> {
-    logging::start("warn", args.json);
+    logging::start("warn", args.json)?;
     let config = Config::load(args.config.as_deref())?;
     let shelf = Shelf::open()?;
     let Some(ModelsCommand::Pull { id }) = &args.command else {

@@ -17,8 +17,8 @@ use crate::signals::StopSignals;
 
 /// Serves shards until it is told to stop, or its parent is gone.
 pub(crate) fn work(args: WorkerArgs) -> anyhow::Result<()> {
-    crate::logging::start("info", args.json);
-    end_with_parent()?;
+    crate::logging::start("info", args.json)?;
+    end_with(args.parent)?;
     let config = Config::load(args.config.as_deref())?;
     let worker = args.id.parse().context("read --id")?;
     let options = EngineOptions {
@@ -93,17 +93,18 @@ pub(crate) fn recipe(precision: Precision) -> Recipe {
 
 /// A worker whose parent was killed would hold its leases, and its memory, for ever.
 #[cfg(target_os = "linux")]
-fn end_with_parent() -> anyhow::Result<()> {
+fn end_with(parent: u32) -> anyhow::Result<()> {
     use rustix::process::{Signal, getppid, set_parent_process_death_signal};
     set_parent_process_death_signal(Some(Signal::KILL)).context("tie this worker to its parent")?;
     // The parent may have died before the call.
-    if getppid().is_none_or(|parent| parent.is_init()) {
+    let now = getppid().map(|parent| parent.as_raw_nonzero().get().unsigned_abs());
+    if now != Some(parent) {
         anyhow::bail!("the parent is gone");
     }
     Ok(())
 }
 
 #[cfg(not(target_os = "linux"))]
-fn end_with_parent() -> anyhow::Result<()> {
+fn end_with(_parent: u32) -> anyhow::Result<()> {
     Ok(())
 }

@@ -242,12 +242,17 @@ async fn batch_completes_when_workers_are_killed_at_ten_random_moments() {
         return;
     };
     let mut claims = 0;
+    let mut killed = 0;
     for _ in 0..KILLS {
         chaos.live(claims, &mut chances).await;
         claims = chaos.claims();
-        assert!(chaos.service.kill_workers() <= 2);
+        killed += chaos.service.kill_workers();
         chaos.snapshot().await;
     }
+    assert!(
+        killed >= KILLS,
+        "{killed} workers were killed in {KILLS} rounds"
+    );
     chaos.check_end().await;
 }
 

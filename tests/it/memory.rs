@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{BufWriter, Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::Path;
+use std::time::Duration;
 
 use reqwest::RequestBuilder;
 use reqwest::multipart::{Form, Part};
@@ -18,6 +19,9 @@ const PART_BYTES: u64 = 64 * 1024 * 1024;
 
 /// What the service may take at its peak: less than the file, so that it cannot be in memory.
 const PEAK_KIB_MAX: u64 = 150 * 1024;
+
+/// What the service may take at its peak when it validates such a file and cuts it into shards.
+const VALIDATION_PEAK_KIB_MAX: u64 = 300 * 1024;
 
 /// Writes a batch file of exactly [`FILE_BYTES`], no two lines of it the same.
 fn write_batch(path: &Path) {
@@ -166,4 +170,20 @@ async fn memory_stays_small_when_large_files_come_and_go() {
     check_content(&http, &service, &file, &path).await;
     let peak = peak_kib(&service);
     assert!(peak < PEAK_KIB_MAX, "an upload in parts took {peak} KiB");
+
+    let client = service.client();
+    let id = file["id"].as_str().expect("a file has an id");
+    let batch = client.create(id).await.expect("create a batch");
+    let total = loop {
+        let view = client.batch(&batch).await.expect("retrieve");
+        match view["status"].as_str() {
+            Some("validating") => tokio::time::sleep(Duration::from_millis(100)).await,
+            Some("in_progress") => break view["request_counts"]["total"].clone(),
+            _ => panic!("{view}"),
+        }
+    };
+    assert_eq!(total, FILE_BYTES / (8 * 1024), "every line was counted");
+    let peak = peak_kib(&service);
+    assert!(peak < VALIDATION_PEAK_KIB_MAX, "validation took {peak} KiB");
+    client.cancel(&batch).await.expect("cancel");
 }

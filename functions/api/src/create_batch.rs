@@ -239,13 +239,10 @@ async fn ask_validate(context: &Context, params: &BatchParams) {
 
 /// Sends a stage's message; a failure is logged and left to reconcile.
 pub(crate) async fn send_job(context: &Context, queue: &QueueName, job: &StageJob) {
-    let body = serde_json::to_string(job).expect("a stage job holds texts and numbers alone");
-    if let Err(fault) = context
+    let sent = context
         .platform
-        .queue
-        .send(queue, vec![body], Duration::ZERO)
-        .await
-    {
+        .send(queue, std::slice::from_ref(job), Duration::ZERO);
+    if let Err(fault) = sent.await {
         tracing::warn!(error = %fault, batch.id = %job.batch, "a message is left to reconcile");
     }
 }

@@ -53,6 +53,8 @@ struct Reading {
     body: Option<BodyDataStream>,
     idle: Pin<Box<Sleep>>,
     begun: bool,
+    /// Whether the last poll found nothing.
+    waiting: bool,
 }
 
 impl Intake {
@@ -62,6 +64,7 @@ impl Intake {
             body: Some(body.into_data_stream()),
             idle,
             begun: false,
+            waiting: false,
         })))
     }
 
@@ -96,18 +99,20 @@ impl Stream for Intake {
             return Poll::Ready(None);
         };
         let deadline = Instant::now() + Duration::from_secs(IDLE_S);
-        if !reading.begun {
-            reading.begun = true;
+        reading.begun = true;
+        // Only time that the client keeps us waiting counts, not what our own disk takes between two polls.
+        if !reading.waiting {
             reading.idle.as_mut().reset(deadline);
         }
         let fault = match body.poll_next_unpin(cx) {
             Poll::Ready(Some(Ok(chunk))) => {
-                reading.idle.as_mut().reset(deadline);
+                reading.waiting = false;
                 return Poll::Ready(Some(Ok(chunk)));
             }
             Poll::Ready(None) => None,
             Poll::Ready(Some(Err(_))) => Some(IntakeFault::Broken),
             Poll::Pending => {
+                reading.waiting = true;
                 if Future::poll(reading.idle.as_mut(), cx).is_pending() {
                     return Poll::Pending;
                 }

@@ -45,9 +45,6 @@ pub const RELEASE_SHARDS_MAX: u32 = 98;
 /// Losses (deaths, lapsed leases) after which a shard's unfinished lines are split.
 pub const SHARD_LOSSES_MAX: u32 = 3;
 
-/// Tries of a line within a shard after transient failures.
-pub const LINE_RETRIES_MAX: u32 = 5;
-
 /// Metadata pairs of a batch.
 pub const METADATA_PAIRS_MAX: usize = 16;
 
@@ -85,18 +82,6 @@ pub const UPLOAD_LIFE_S: i64 = 3_600;
 /// <https://docs.aws.amazon.com/amazondynamodb/latest/developerguide/transaction-apis.html>
 pub const TRANSACTION_ACTIONS_MAX: usize = 100;
 
-/// Bytes in one records transaction: DynamoDB's 4 MB.
-pub const TRANSACTION_BYTES_MAX: usize = 4 * 1024 * 1024;
-
-/// Bytes of one record: DynamoDB's 400 KB.
-pub const RECORD_BYTES_MAX: usize = 400 * 1024;
-
-/// Bytes of one query page: DynamoDB's 1 MB.
-pub const QUERY_PAGE_BYTES_MAX: usize = 1024 * 1024;
-
-/// Bytes of one queue message: SQS's 1 MiB.
-pub const MESSAGE_BYTES_MAX: usize = 1024 * 1024;
-
 /// Bytes of every part but the last in a multipart blob: S3's 5 MiB.
 /// <https://docs.aws.amazon.com/AmazonS3/latest/userguide/qfacts.html>
 pub const BLOB_PART_BYTES_MIN: usize = 5 * 1024 * 1024;
@@ -106,9 +91,6 @@ pub const BLOB_PARTS_MAX: usize = 10_000;
 
 /// Bytes of the parts that the finalizer writes: 8 MiB; 10,000 of them are 78 GiB.
 pub const OUTPUT_PART_BYTES: usize = 8 * 1024 * 1024;
-
-/// Suffixes of the work index, so that no key of it is hot.
-pub const WORK_INDEX_SUFFIXES: u8 = 8;
 
 /// Tries of a conditional update of the records; each failed one means that another process got on.
 pub const UPDATE_TRIES_MAX: u32 = 16;

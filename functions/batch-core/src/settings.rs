@@ -1,4 +1,4 @@
-//! What an operator may set. Defaults for one machine and for AWS.
+//! What an operator may set, and the defaults for one machine.
 
 use crate::limits;
 
@@ -37,19 +37,6 @@ impl Timing {
         dispatch_ms: 2_000,
         message_lost_ms: 30_000,
         worker_expiry_ms: 15_000,
-    };
-
-    /// Many machines, each with its own clock.
-    pub const AWS: Timing = Timing {
-        commit_ms: 30_000,
-        control_ms: 5_000,
-        lease_ms: 90_000,
-        takeover_ms: 30_000,
-        seal_grace_ms: 10_000,
-        reconcile_ms: 60_000,
-        dispatch_ms: 60_000,
-        message_lost_ms: 900_000,
-        worker_expiry_ms: 90_000,
     };
 }
 

@@ -2,11 +2,14 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use batch_core::id::Entropy;
+use batch_core::message::QueueName;
 use batch_core::time::UnixMs;
+use serde::Serialize;
 
+use crate::IoError;
 use crate::port::{Blobs, Queue, Records};
 
 /// Tells the time. Handlers that run long ask again; all else gets `now` as an argument.
@@ -28,6 +31,30 @@ pub struct Platform {
     pub clock: Clock,
     /// Randomness.
     pub random: Randomness,
+}
+
+impl Platform {
+    /// Sends jobs to a queue, each as one message, visible after `delay`.
+    ///
+    /// # Errors
+    ///
+    /// [`IoError`] as [`Queue::send`]. Some may have been sent.
+    ///
+    /// # Panics
+    ///
+    /// If a job cannot be written as JSON: all of ours hold texts and numbers alone.
+    pub async fn send<J: Serialize>(
+        &self,
+        queue: &QueueName,
+        jobs: &[J],
+        delay: Duration,
+    ) -> Result<(), IoError> {
+        let bodies = jobs
+            .iter()
+            .map(|job| serde_json::to_string(job).expect("a job holds texts and numbers alone"))
+            .collect();
+        self.queue.send(queue, bodies, delay).await
+    }
 }
 
 impl fmt::Debug for Platform {

@@ -5,7 +5,7 @@ use batch_core::message::{QueueName, SCHEMA, ShardJob};
 use batch_core::shard::ShardId;
 
 /// Returns the queue of a release, and one message for each of its shards.
-pub(crate) fn shard_jobs(model: &str, release: &Release) -> (QueueName, Vec<String>) {
+pub(crate) fn shard_jobs(model: &str, release: &Release) -> (QueueName, Vec<ShardJob>) {
     let queue = QueueName::Model {
         model: model.to_owned(),
         lane: release.lane,
@@ -17,10 +17,5 @@ pub(crate) fn shard_jobs(model: &str, release: &Release) -> (QueueName, Vec<Stri
         shard: ShardId::root(release.slot, number),
     };
     let numbers = release.from..release.from.saturating_add(release.count);
-    (
-        queue,
-        numbers
-            .map(|number| serde_json::to_string(&job(number)).expect("a job is plain JSON"))
-            .collect(),
-    )
+    (queue, numbers.map(job).collect())
 }

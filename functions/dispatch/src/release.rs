@@ -174,10 +174,7 @@ async fn carry_out(
         return Ok(false);
     }
     let (queue, jobs) = shard_jobs(model, release);
-    ctx.platform
-        .queue
-        .send(&queue, jobs, Duration::ZERO)
-        .await?;
+    ctx.platform.send(&queue, &jobs, Duration::ZERO).await?;
     tracing::info!(batch.id = %batch, model, from, count, lane = ?release.lane, "released shards");
     Ok(true)
 }

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use batch_core::blob_key::BlobKey;
 use batch_core::id::{BatchId, TenantId};
 use batch_core::shard::Shard;
-use batch_io::port::Blobs;
-use batch_io::{IoError, IoKind};
-use bytes::{Bytes, BytesMut};
+use batch_io::IoError;
+use batch_io::port::{Blobs, read_named};
+use bytes::Bytes;
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 
 /// Segments that are read at once.
@@ -39,43 +39,14 @@ impl Segments {
     ///
     /// # Errors
     ///
-    /// As [`read_blob`].
+    /// As [`read_named`].
     pub(crate) async fn read(&self, blobs: &dyn Blobs, window: u32) -> Result<Vec<Bytes>, IoError> {
         let keys = self.0.get(&window).map(Vec::as_slice).unwrap_or_default();
         // Boxed here, so that the compiler can see that this function's future may move between threads.
-        let reads = keys.iter().map(|key| read_blob(blobs, key).boxed());
+        let reads = keys.iter().map(|key| read_named(blobs, key).boxed());
         stream::iter(reads.collect::<Vec<_>>())
             .buffer_unordered(READS_IN_FLIGHT)
             .try_collect()
             .await
-    }
-}
-
-/// Reads a blob that a record names.
-///
-/// # Errors
-///
-/// [`IoError`]: `Corrupt` if it is not there, or shorter than it should be.
-pub(crate) async fn read_blob(blobs: &dyn Blobs, key: &BlobKey) -> Result<Bytes, IoError> {
-    let corrupt = || {
-        IoError::new(
-            "read a blob that a record names",
-            key.to_string(),
-            IoKind::Corrupt,
-        )
-    };
-    let mut read = match blobs.get(key, 0, None).await {
-        Ok(read) => read,
-        Err(error) if error.kind == IoKind::NotFound => return Err(corrupt().because(error)),
-        Err(error) => return Err(error),
-    };
-    let mut bytes = BytesMut::new();
-    while let Some(chunk) = read.body.try_next().await? {
-        bytes.extend_from_slice(&chunk);
-    }
-    if bytes.len() as u64 == read.meta.bytes {
-        Ok(bytes.freeze())
-    } else {
-        Err(corrupt())
     }
 }

@@ -6,12 +6,13 @@ use batch_core::batch::{FileDigest, LineCounts};
 use batch_core::blob_key::BlobKey;
 use batch_core::lifecycle::Stop;
 use batch_core::merge::{MergedWindow, merge_window};
+use batch_io::port::read_named;
 use batch_io::store::Claimed;
 use batch_io::{IoError, IoKind};
 
 use crate::Context;
 use crate::result_file::ResultFile;
-use crate::shards::{Segments, read_blob};
+use crate::shards::Segments;
 
 /// Both files of a batch while they are written.
 #[derive(Debug)]
@@ -125,7 +126,7 @@ async fn merge(
         batch,
         window,
     };
-    let index = read_blob(blobs, &key).await?;
+    let index = read_named(blobs, &key).await?;
     let results = segments.read(blobs, window).await?;
     let merged = tokio::task::spawn_blocking(move || {
         let results: Vec<&[u8]> = results.iter().map(AsRef::as_ref).collect();

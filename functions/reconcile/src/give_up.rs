@@ -9,11 +9,12 @@ use batch_core::output::{ErrorBody, http_error};
 use batch_core::shard::{SegmentRef, Shard};
 use batch_core::time::UnixMs;
 use batch_io::IoError;
+use batch_io::port::read_named;
 use batch_io::store::{Commit, CommitDelta};
 use bytes::Bytes;
 
 use crate::Context;
-use crate::shards::{corrupt, read_blob, root_lines};
+use crate::shards::{corrupt, root_lines};
 
 /// Writes the error line of a shard of one line, which the caller holds, and commits it as the last.
 ///
@@ -85,7 +86,7 @@ async fn crash_record(
         batch,
         window,
     };
-    let index = read_blob(ctx, &key).await?;
+    let index = read_named(&*ctx.platform.blobs, &key).await?;
     let error = ErrorBody {
         message: "The worker crashed each time it ran this request, also when it ran nothing else."
             .to_owned(),

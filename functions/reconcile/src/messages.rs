@@ -7,11 +7,9 @@ use batch_core::id::{BatchId, TenantId};
 use batch_core::message::{DispatchJob, Lane, QueueName, SCHEMA, ShardJob, StageJob};
 use batch_core::shard::Shard;
 use batch_io::IoError;
+use batch_io::port::queue_rules::DELAY_MAX;
 
 use crate::Context;
-
-/// The longest delay of a message: SQS's 15 minutes.
-const DELAY_MS_MAX: i64 = 900_000;
 
 /// Asks for a stage of a batch.
 pub(crate) async fn ask_stage(
@@ -25,11 +23,7 @@ pub(crate) async fn ask_stage(
         tenant: tenant.clone(),
         batch,
     };
-    let body = serde_json::to_string(&job).expect("a job is plain JSON");
-    ctx.platform
-        .queue
-        .send(queue, vec![body], Duration::ZERO)
-        .await
+    ctx.platform.send(queue, &[job], Duration::ZERO).await
 }
 
 /// Asks for a dispatch of a model.
@@ -38,10 +32,8 @@ pub(crate) async fn ask_dispatch(ctx: &Context, model: &str) -> Result<(), IoErr
         schema: SCHEMA,
         model: Some(model.to_owned()),
     };
-    let body = serde_json::to_string(&job).expect("a job is plain JSON");
     ctx.platform
-        .queue
-        .send(&QueueName::Dispatch, vec![body], Duration::ZERO)
+        .send(&QueueName::Dispatch, &[job], Duration::ZERO)
         .await
 }
 
@@ -63,13 +55,12 @@ pub(crate) async fn ask_worker(
         model: shard.model.clone(),
         lane,
     };
-    let delay = Duration::from_millis(delay_ms.clamp(0, DELAY_MS_MAX).unsigned_abs());
+    let delay = Duration::from_millis(delay_ms.max(0).unsigned_abs()).min(DELAY_MAX);
     let job = ShardJob {
         schema: SCHEMA,
         tenant: tenant.clone(),
         batch,
         shard: shard.id.clone(),
     };
-    let body = serde_json::to_string(&job).expect("a job is plain JSON");
-    ctx.platform.queue.send(&queue, vec![body], delay).await
+    ctx.platform.send(&queue, &[job], delay).await
 }

@@ -6,10 +6,9 @@ use batch_core::blob_key::BlobKey;
 use batch_core::format;
 use batch_core::id::{BatchId, LineNo, TenantId};
 use batch_core::shard::{Shard, ShardId, ShardState};
+use batch_io::port::read_named;
 use batch_io::store::{Lapsed, SplitShard};
 use batch_io::{IoError, IoKind};
-use bytes::{Bytes, BytesMut};
-use futures::TryStreamExt;
 
 use crate::batches::seal_if_done;
 use crate::messages::ask_worker;
@@ -38,8 +37,8 @@ pub(crate) async fn look_at(
         .await?
     {
         Lapsed::Nothing | Lapsed::Stopped => Ok(()),
-        // While messages wait, a shard's own is more likely late than lost; the next check asks again.
-        Lapsed::Released(_) if waited && !pass.model_is_idle(&before.model).await? => Ok(()),
+        // Where every waiting shard can have its message, this one's is late, not lost; the next check asks again.
+        Lapsed::Released(_) if waited && !pass.lacks_messages(&before.model).await? => Ok(()),
         Lapsed::Released(shard) => resend(pass, tenant, batch, &[shard]).await,
         Lapsed::MustSplit(shard) => split(pass, tenant, batch, &shard).await,
         Lapsed::GiveUp(shard) => {
@@ -117,7 +116,7 @@ async fn unfinished(
             shard: shard.id.clone(),
             segment: *segment,
         };
-        let blob = read_blob(ctx, &key).await?;
+        let blob = read_named(&*ctx.platform.blobs, &key).await?;
         for result in format::segment::decode(&blob) {
             finished.insert(result.map_err(|error| corrupt(&key).because(error))?.line);
         }
@@ -142,7 +141,7 @@ pub(crate) async fn root_lines(
         batch,
         shard: shard.id.to_root(),
     };
-    let blob = read_blob(ctx, &key).await?;
+    let blob = read_named(&*ctx.platform.blobs, &key).await?;
     let mut lines = Vec::new();
     for (ordinal, line) in (0..).zip(format::shard::decode(&blob)) {
         let line = line.map_err(|error| corrupt(&key).because(error))?.line;
@@ -155,16 +154,6 @@ pub(crate) async fn root_lines(
         }
     }
     Ok(lines)
-}
-
-/// Reads a blob that a record names.
-pub(crate) async fn read_blob(ctx: &Context, key: &BlobKey) -> Result<Bytes, IoError> {
-    let mut read = ctx.platform.blobs.get(key, 0, None).await?;
-    let mut bytes = BytesMut::new();
-    while let Some(chunk) = read.body.try_next().await? {
-        bytes.extend_from_slice(&chunk);
-    }
-    Ok(bytes.freeze())
 }
 
 /// Says that a blob does not hold what it should.

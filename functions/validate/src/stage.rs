@@ -199,11 +199,8 @@ async fn ask_dispatch(ctx: &Context, models: Vec<String>) -> Result<(), IoError>
         schema: SCHEMA,
         model: Some(model),
     };
-    let bodies = models
-        .into_iter()
-        .map(|model| serde_json::to_string(&job(model)).expect("a job is plain JSON"));
+    let jobs: Vec<DispatchJob> = models.into_iter().map(job).collect();
     ctx.platform
-        .queue
-        .send(&QueueName::Dispatch, bodies.collect(), Duration::ZERO)
+        .send(&QueueName::Dispatch, &jobs, Duration::ZERO)
         .await
 }

@@ -11,7 +11,7 @@ use inference::model::{ModelConfig, ModelError, OpenedModel};
 use inference::text::{ChatTemplate, Specials, Tokenizer};
 use serde_json::{Map, Value};
 
-use crate::openai::{LineError, PromptText};
+use crate::openai::{LineError, PromptText, capitalised};
 
 /// Sequences that run at once, unless set.
 const SEQUENCES_DEFAULT: usize = 64;
@@ -107,7 +107,7 @@ impl PromptText for ModelText {
                 LineError::invalid(
                     "messages",
                     "invalid_messages",
-                    format!("The chat template refuses the messages: {error}."),
+                    capitalised(&error.to_string()),
                 )
             })
     }
@@ -202,12 +202,22 @@ fn load_engine(
         .step_tokens
         .unwrap_or(STEP_TOKENS_DEFAULT)
         .max(sequences);
-    let context_tokens = options
+    let model_context = opened.config.context_tokens;
+    let wanted_context = options
         .context_tokens
-        .unwrap_or(opened.config.context_tokens);
+        .map_or(model_context, |tokens| tokens.min(model_context));
     let kv_tokens = options
         .kv_tokens
-        .unwrap_or_else(|| kv_tokens_default(&opened.config, kv_type));
+        .unwrap_or_else(|| kv_tokens_default(&opened.config, wanted_context, kv_type));
+    // A line without a maximum asks for the whole context: it must fit the cache.
+    let context_tokens = wanted_context.min(kv_tokens);
+    if context_tokens < wanted_context {
+        tracing::warn!(
+            context_tokens,
+            wanted_context,
+            "the KV cache is smaller than the context, which is cut; raise kv_tokens under [engine] if memory allows"
+        );
+    }
     let backend = CpuBackend::new(CpuConfig {
         threads: options.threads.unwrap_or_else(available_threads),
         max_rows: step_tokens,
@@ -234,7 +244,7 @@ fn load_engine(
 }
 
 /// Enough for the usual file, at least one full context where memory allows, never over a quarter of it.
-fn kv_tokens_default(config: &ModelConfig, kv_type: KvType) -> usize {
+fn kv_tokens_default(config: &ModelConfig, context_tokens: usize, kv_type: KvType) -> usize {
     let value_bytes = match kv_type {
         KvType::F32 => 4,
         KvType::Bf16 => 2,
@@ -244,7 +254,7 @@ fn kv_tokens_default(config: &ModelConfig, kv_type: KvType) -> usize {
         (config.layers * config.kv_heads * config.head_dim * 2 * value_bytes).max(1) as u64;
     let affordable =
         memory_bytes().map_or(u64::MAX, |bytes| bytes / KV_MEMORY_DIVISOR) / token_bytes;
-    let wanted = KV_TOKENS_DEFAULT.max(config.context_tokens) as u64;
+    let wanted = KV_TOKENS_DEFAULT.max(context_tokens) as u64;
     wanted.min(affordable).max(1) as usize
 }
 

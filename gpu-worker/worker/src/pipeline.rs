@@ -33,8 +33,8 @@ pub struct LineJob {
     pub endpoint: Endpoint,
     /// The batch's id, or the run's.
     pub run: Arc<str>,
-    /// As the user wrote it: draws without a seed depend on it.
-    pub custom_id: String,
+    /// A JSON string, as the user wrote it: draws without a seed depend on it.
+    pub custom_id_json: String,
     /// Line number in the input.
     pub line: LineNo,
     /// When the batch was created.

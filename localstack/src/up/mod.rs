@@ -30,7 +30,7 @@ const HTTP_GRACE: Duration = Duration::from_secs(3);
 
 /// Serves until it is told to stop.
 pub(crate) fn up(args: UpArgs) -> anyhow::Result<()> {
-    crate::logging::start("info", args.json);
+    crate::logging::start("info", args.json)?;
     let config = Config::load(args.config.as_deref())?;
     let data = match &args.data {
         Some(folder) => folder.clone(),

@@ -94,6 +94,7 @@ impl Fleet {
         if let Some(file) = &self.config_file {
             command.arg("--config").arg(file);
         }
+        command.args(["--parent", &std::process::id().to_string()]);
         command.args([
             "--id",
             &worker.to_string(),
@@ -112,7 +113,8 @@ impl Fleet {
             .spawn()
     }
 
-    /// Waits until the child ends; ends it when told to stop, or when it has not registered for one lease.
+    /// Waits until the child ends; ends it when told to stop, or when it has not registered for the life of a
+    /// registration and one lease beyond.
     async fn watch(&mut self, mut child: Child, worker: WorkerId) {
         let timing = *self.store.timing();
         let look = Duration::from_millis(timing.lease_ms.unsigned_abs() / 3);

@@ -298,3 +298,19 @@ async fn run_and_the_service_give_the_same_choices_and_token_counts() {
     assert_eq!(by_run.len(), 10);
     assert_eq!(answers(&results.output), by_run);
 }
+
+/// A line without a maximum asks for the whole context, which once was an error where the cache is smaller.
+#[test]
+fn line_without_max_tokens_runs_when_the_cache_is_smaller_than_the_context() {
+    let bench = Bench::new();
+    let small = "[engine]\nkv_tokens = 48\n";
+    bench.write(
+        "config.toml",
+        catalog::entry("tiny", &catalog::tiny_model()) + small,
+    );
+    let line = catalog::line("a", "tiny", 4).replace(r#""max_tokens":4,"#, "");
+    assert!(!line.contains("max_tokens"));
+    let input = bench.write("in.jsonl", catalog::file(&[line]));
+    let summary = run(&mut bench.run(&input)).summary();
+    assert_eq!(summary["failed"], 0, "{summary}");
+}

@@ -38,7 +38,7 @@ pub enum OpenError {
         known: u32,
     },
     /// Its version is no number.
-    #[error("the file {} holds no version but '{text}'", .path.display())]
+    #[error("the file {} holds no version but '{text}': restore it, or use another data directory", .path.display())]
     UnreadableVersion {
         /// The version file.
         path: PathBuf,

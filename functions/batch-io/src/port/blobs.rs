@@ -2,10 +2,11 @@
 
 use async_trait::async_trait;
 use batch_core::blob_key::BlobKey;
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
+use futures::TryStreamExt as _;
 use futures::stream::BoxStream;
 
-use crate::IoError;
+use crate::{IoError, IoKind};
 
 /// What is known of a stored blob.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -175,4 +176,33 @@ pub trait Blobs: Send + Sync + 'static {
     ///
     /// [`IoError`]: `TooLarge` for an empty prefix, which would remove everything.
     async fn delete_prefix(&self, prefix: &str) -> Result<u64, IoError>;
+}
+
+/// Reads a blob whole that a record names.
+///
+/// # Errors
+///
+/// [`IoError`]: `Corrupt` if it is not there, or shorter than it should be.
+pub async fn read_named(blobs: &dyn Blobs, key: &BlobKey) -> Result<Bytes, IoError> {
+    let corrupt = || {
+        IoError::new(
+            "read a blob that a record names",
+            key.to_string(),
+            IoKind::Corrupt,
+        )
+    };
+    let mut read = match blobs.get(key, 0, None).await {
+        Ok(read) => read,
+        Err(error) if error.kind == IoKind::NotFound => return Err(corrupt().because(error)),
+        Err(error) => return Err(error),
+    };
+    let mut bytes = BytesMut::new();
+    while let Some(chunk) = read.body.try_next().await? {
+        bytes.extend_from_slice(&chunk);
+    }
+    if bytes.len() as u64 == read.meta.bytes {
+        Ok(bytes.freeze())
+    } else {
+        Err(corrupt())
+    }
 }

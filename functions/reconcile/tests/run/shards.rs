@@ -1,11 +1,13 @@
 //! Lost messages, lost workers, splits, and lines that are given up.
 
+use std::time::Duration;
+
 use batch_core::blob_key::BlobKey;
 use batch_core::format;
 use batch_core::id::BatchId;
 use batch_core::lifecycle::{SealedAs, State};
 use batch_core::limits::SHARD_LOSSES_MAX;
-use batch_core::message::{Lane, QueueName, ShardJob};
+use batch_core::message::{Lane, QueueName, SCHEMA, ShardJob};
 use batch_core::shard::{ShardId, ShardState};
 
 use crate::publish::{Cut, publish};
@@ -62,6 +64,45 @@ async fn a_message_is_sent_again_when_it_was_lost() {
         0,
         "the messages are young"
     );
+}
+
+async fn send(world: &World, batch: BatchId, shards: &[ShardId]) {
+    let queue = QueueName::Model {
+        model: "tiny".to_owned(),
+        lane: Lane::Bulk,
+    };
+    let job = |shard: &ShardId| ShardJob {
+        schema: SCHEMA,
+        tenant: world.tenant.clone(),
+        batch,
+        shard: shard.clone(),
+    };
+    let jobs: Vec<ShardJob> = shards.iter().map(job).collect();
+    let sent = world.platform.send(&queue, &jobs, Duration::ZERO).await;
+    sent.expect("send");
+}
+
+/// A busy queue once hid a lost message until the window closed.
+#[tokio::test]
+async fn a_lost_message_is_sent_again_while_others_wait() {
+    let world = World::new();
+    let batch = publish(&world, CUT).await;
+    release_all(&world, batch).await;
+    send(&world, batch, &[ShardId::root(0, 0)]).await;
+    world.advance_ms(world.settings.timing.message_lost_ms);
+    reconcile(&world).await;
+    let sent = messages(&world, Lane::Bulk).await;
+    assert!(sent.contains(&"000-000001".to_owned()), "{sent:?}");
+}
+
+#[tokio::test]
+async fn no_message_is_sent_while_every_waiting_shard_has_one() {
+    let world = World::new();
+    let batch = publish(&world, CUT).await;
+    release_all(&world, batch).await;
+    send(&world, batch, &[ShardId::root(0, 0), ShardId::root(0, 1)]).await;
+    world.advance_ms(world.settings.timing.message_lost_ms);
+    assert_eq!(reconcile(&world).await.shards_resent, 0);
 }
 
 #[tokio::test]

@@ -12,6 +12,7 @@
 //! - Row `i` of a result depends on row `i` and on the KV of its own sequence, on nothing else in the step.
 
 mod activation;
+#[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
 pub mod cpu;
 pub mod deferred;

@@ -116,9 +116,7 @@ pub enum RequestFailure {
         context_tokens: u32,
     },
     /// The KV pool cannot hold it even alone.
-    #[error(
-        "the KV cache holds {pool_tokens} tokens, the request needs {needed_tokens}; start the worker with a larger --kv-tokens"
-    )]
+    #[error("the KV cache holds {pool_tokens} tokens, the request may need {needed_tokens}")]
     PoolTooSmall {
         /// Tokens that the pool holds.
         pool_tokens: u32,

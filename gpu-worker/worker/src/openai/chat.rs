@@ -36,7 +36,8 @@ pub(super) fn prepare(
     })
 }
 
-/// Nothing that a request asks for is silently dropped: it is done, or it is an error.
+/// What would give the answer another form is done, or it is an error: never silently dropped. Hints that only
+/// steer a hosted service (`store`, `service_tier`, `reasoning_effort`, `prediction`, ...) do no harm.
 fn refuse_what_is_not_built(body: &Fields) -> Result<(), LineError> {
     let is_text = |value: &Value| value.get("type").and_then(Value::as_str) == Some("text");
     let is_empty = |value: &Value| value.as_array().is_some_and(Vec::is_empty);

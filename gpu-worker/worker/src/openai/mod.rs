@@ -13,7 +13,6 @@ mod sampling;
 mod tests;
 
 use batch_core::batch::{Endpoint, TokenCounts};
-use batch_core::id::LineNo;
 use batch_core::time::UnixMs;
 use inference::engine::{Generation, RequestFailure};
 use serde_json::Value;
@@ -44,10 +43,8 @@ pub struct LineContext<'a> {
     pub endpoint: Endpoint,
     /// Names the batch, or the run of a local file: draws without a seed depend on it.
     pub run: &'a str,
-    /// The line's custom_id, as the user wrote it.
-    pub custom_id: &'a str,
-    /// Its line number.
-    pub line: LineNo,
+    /// The line's custom_id as a JSON string, as the user wrote it.
+    pub custom_id_json: &'a str,
     /// When the batch was created: the only time that templates see.
     pub created_at: UnixMs,
     /// Positions of the model.
@@ -156,10 +153,16 @@ pub fn failure(endpoint: Endpoint, failure: &RequestFailure) -> LineError {
             );
         }
     };
-    LineError::invalid(param, code, capitalised(&failure.to_string()))
+    let mut message = capitalised(&failure.to_string());
+    if let RequestFailure::PoolTooSmall { .. } = failure {
+        message.push_str(
+            " Set a smaller 'max_tokens', or ask the operator to raise kv_tokens under [engine].",
+        );
+    }
+    LineError::invalid(param, code, message)
 }
 
-fn capitalised(sentence: &str) -> String {
+pub(crate) fn capitalised(sentence: &str) -> String {
     let mut chars = sentence.chars();
     match chars.next() {
         Some(first) => first

@@ -121,7 +121,7 @@ fn seed(body: &Fields, context: &LineContext<'_>) -> Result<u64, LineError> {
         let mut hash = Sha256::new();
         hash.update(context.run.as_bytes());
         hash.update([0]);
-        hash.update(context.custom_id.as_bytes());
+        hash.update(context.custom_id_json.as_bytes());
         return Ok(first_u64(&hash.finalize()));
     };
     if let Some(seed) = value.as_i64() {

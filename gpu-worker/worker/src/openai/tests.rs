@@ -1,7 +1,6 @@
 //! Bodies in, sequences and answers out.
 
 use batch_core::batch::{Endpoint, TokenCounts};
-use batch_core::id::LineNo;
 use batch_core::time::UnixMs;
 use expect_test::{Expect, expect};
 use inference::engine::{FinishReason, Generation, RequestFailure, TokenLogprob};
@@ -45,8 +44,7 @@ fn context(endpoint: Endpoint) -> LineContext<'static> {
     LineContext {
         endpoint,
         run: "batch_1",
-        custom_id: "\"a\"",
-        line: LineNo(1),
+        custom_id_json: "\"a\"",
         created_at: UnixMs(1_790_000_000_000),
         context_tokens: 1_000,
     }

@@ -40,8 +40,7 @@ fn prepare(
     let context = LineContext {
         endpoint: job.endpoint,
         run: &job.run,
-        custom_id: &job.custom_id,
-        line: job.line,
+        custom_id_json: &job.custom_id_json,
         created_at: job.created_at,
         context_tokens,
     };

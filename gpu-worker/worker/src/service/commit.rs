@@ -1,6 +1,5 @@
 //! Commits, the look for stopped batches, and the drain.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use batch_core::blob_key::BlobKey;
@@ -8,7 +7,6 @@ use batch_core::lifecycle::{Effect, Event, State};
 use batch_core::message::{DispatchJob, QueueName, SCHEMA, ShardJob, StageJob};
 use batch_io::IoError;
 use batch_io::store::Commit;
-use serde::Serialize;
 
 use super::held::Held;
 use super::{Service, chain, warn_on_error};
@@ -115,7 +113,10 @@ impl Service {
         };
         warn_on_error(
             "ask for shards",
-            self.send(&QueueName::Dispatch, &job).await,
+            self.context
+                .platform
+                .send(&QueueName::Dispatch, &[job], Duration::ZERO)
+                .await,
         );
     }
 
@@ -146,7 +147,10 @@ impl Service {
                 tenant: held.tenant.clone(),
                 batch: held.batch,
             };
-            self.send(&QueueName::Finalize, &job).await?;
+            self.context
+                .platform
+                .send(&QueueName::Finalize, &[job], Duration::ZERO)
+                .await?;
         }
         Ok(())
     }
@@ -222,17 +226,11 @@ impl Service {
                 batch: held.batch,
                 shard: held.shard.id.clone(),
             };
-            self.send(&held.queue, &job).await?;
+            self.context
+                .platform
+                .send(&held.queue, &[job], Duration::ZERO)
+                .await?;
         }
         Ok(())
-    }
-
-    async fn send(&self, queue: &QueueName, job: &(impl Serialize + Sync)) -> Result<(), IoError> {
-        let body = serde_json::to_string(job).map_err(|error| {
-            IoError::new("write message", "job", batch_io::IoKind::Corrupt).because(error)
-        })?;
-        Arc::clone(&self.context.platform.queue)
-            .send(queue, vec![body], Duration::ZERO)
-            .await
     }
 }

@@ -123,7 +123,7 @@ impl Held {
                 key,
                 endpoint: params.endpoint,
                 run: Arc::clone(&run),
-                custom_id: request.custom_id_json.to_owned(),
+                custom_id_json: request.custom_id_json.to_owned(),
                 line: line.line,
                 created_at: params.created_at,
                 request_id: batch_request_id(params.id, line.line),

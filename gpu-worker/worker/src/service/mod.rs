@@ -39,7 +39,9 @@ use shards::Receiving;
 pub const SLOTS: usize = 2;
 
 /// How long the engine may work without finishing a step before the process gives up on it.
-const ENGINE_STALL: Duration = Duration::from_secs(120);
+///
+/// Ten minutes: a full step of a large model takes minutes on an old core, and killing it would blame its lines.
+const ENGINE_STALL: Duration = Duration::from_secs(600);
 
 /// How often due commits are looked for.
 const TICK: Duration = Duration::from_millis(100);
@@ -137,7 +139,7 @@ impl Service {
     async fn serve(&mut self) -> Result<(), ServiceError> {
         if self.context.models.is_empty() {
             tracing::error!(
-                "no model of the catalog is on this machine: this worker has nothing to serve"
+                "no model of the catalog is on this machine: fetch one with 'nightshift models pull ID', then start again"
             );
         }
         let mut next = None;

@@ -7,12 +7,12 @@ use batch_core::blob_key::BlobKey;
 use batch_core::message::{Lane, QueueName, SCHEMA, ShardJob};
 use batch_core::shard::Shard;
 use batch_core::time::UnixMs;
-use batch_io::port::Message;
+use batch_io::port::{Message, read_named};
 use batch_io::store::ShardClaim;
 use batch_io::{IoError, IoKind};
 use bytes::Bytes;
+use futures::FutureExt as _;
 use futures::future::BoxFuture;
-use futures::{FutureExt as _, TryStreamExt as _};
 
 use super::held::{Claimed, Held};
 use super::{Context, Service, chain, warn_on_error};
@@ -240,15 +240,18 @@ impl Service {
     }
 
     async fn fetch(&self, claimed: &Claimed<'_>) -> Result<(Bytes, Vec<Bytes>), IoError> {
+        let blobs = &*self.context.platform.blobs;
         let (tenant, batch) = (&claimed.params.tenant, claimed.params.id);
         let shard: &Shard = &claimed.shard;
-        let lines = self
-            .read(&BlobKey::Shard {
+        let lines = read_named(
+            blobs,
+            &BlobKey::Shard {
                 tenant: tenant.clone(),
                 batch,
                 shard: shard.id.to_root(),
-            })
-            .await?;
+            },
+        )
+        .await?;
         let mut segments = Vec::with_capacity(shard.segments.len());
         for segment in &shard.segments {
             let key = BlobKey::Segment {
@@ -257,19 +260,8 @@ impl Service {
                 shard: shard.id.clone(),
                 segment: *segment,
             };
-            segments.push(self.read(&key).await?);
+            segments.push(read_named(blobs, &key).await?);
         }
         Ok((lines, segments))
-    }
-
-    async fn read(&self, key: &BlobKey) -> Result<Bytes, IoError> {
-        let read = self.context.platform.blobs.get(key, 0, None).await?;
-        let capacity = usize::try_from(read.meta.bytes).unwrap_or(0);
-        let mut whole = Vec::with_capacity(capacity);
-        let mut body = read.body;
-        while let Some(chunk) = body.try_next().await? {
-            whole.extend_from_slice(&chunk);
-        }
-        Ok(whole.into())
     }
 }
