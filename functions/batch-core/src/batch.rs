@@ -161,6 +161,14 @@ pub struct BatchRun {
     pub manifest: Option<Manifest>,
 }
 
+impl BatchRun {
+    /// Returns whether every shard is done: the batch can be sealed if it is open.
+    #[must_use]
+    pub fn shards_are_done(&self) -> bool {
+        self.shards_total > 0 && self.shards_done >= self.shards_total
+    }
+}
+
 /// Proof of what went in and came out.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {

@@ -10,7 +10,6 @@ mod release;
 use std::sync::Arc;
 
 use batch_core::catalog::Catalog;
-use batch_core::settings::Settings;
 use batch_io::Platform;
 use batch_io::store::Store;
 
@@ -25,6 +24,4 @@ pub struct Context {
     pub store: Store,
     /// The models of the service.
     pub catalog: Arc<Catalog>,
-    /// Limits and times.
-    pub settings: Settings,
 }

@@ -125,7 +125,7 @@ async fn serve_model(
         known_rate: scene.rates.get(model).copied().or_else(listed),
         cursors: &cursors.value,
         now,
-        timing: &ctx.settings.timing,
+        timing: ctx.store.timing(),
     };
     let plan = plan(&input);
     let mut numbers = measure(&input);

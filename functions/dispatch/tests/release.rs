@@ -36,7 +36,6 @@ fn context(world: &World, platform: Platform) -> Context {
         platform,
         store,
         catalog: Arc::clone(&world.catalog),
-        settings: world.settings,
     }
 }
 

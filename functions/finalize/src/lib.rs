@@ -10,10 +10,6 @@ mod shards;
 mod stage;
 mod walk;
 
-use std::sync::Arc;
-
-use batch_core::catalog::Catalog;
-use batch_core::settings::Settings;
 use batch_io::Platform;
 use batch_io::store::Store;
 
@@ -26,8 +22,4 @@ pub struct Context {
     pub platform: Platform,
     /// Typed access to the records.
     pub store: Store,
-    /// The models of the service.
-    pub catalog: Arc<Catalog>,
-    /// Limits and times.
-    pub settings: Settings,
 }

@@ -190,7 +190,7 @@ async fn hold_back(ctx: &Context, claimed: &Claimed, error: IoError) -> Result<(
         .map(ToString::to_string)
         .unwrap_or_default();
     tracing::error!(batch.id = %params.id, %error, source, "the results contradict the index: a person must look");
-    let lease_ms = ctx.settings.timing.lease_ms;
+    let lease_ms = ctx.store.timing().lease_ms;
     let wait_ms = lease_ms
         .saturating_mul(1 << (*epoch).min(20))
         .min(CORRUPT_RETRY_MS_MAX);

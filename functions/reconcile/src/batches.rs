@@ -25,7 +25,7 @@ pub(crate) async fn look_at(
     if apply_due(pass, &view).await? {
         return Ok(());
     }
-    let is_due = next_look(&view.run, &view.params, &pass.ctx.settings.timing)
+    let is_due = next_look(&view.run, &view.params, pass.ctx.store.timing())
         .is_some_and(|at| at <= pass.now);
     let (queue, is_idle) = match view.run.state {
         State::Validating => (QueueName::Validate, pass.validate_is_idle),

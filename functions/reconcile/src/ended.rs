@@ -30,7 +30,7 @@ pub(crate) async fn clear(
     else {
         return Ok(());
     };
-    let timing = &pass.ctx.settings.timing;
+    let timing = pass.ctx.store.timing();
     if pass.now < ended_at.plus_ms(timing.lease_ms + timing.takeover_ms) {
         return Ok(());
     }

@@ -16,10 +16,6 @@ mod retention;
 mod run;
 mod shards;
 
-use std::sync::Arc;
-
-use batch_core::catalog::Catalog;
-use batch_core::settings::Settings;
 use batch_io::Platform;
 use batch_io::store::Store;
 
@@ -33,8 +29,4 @@ pub struct Context {
     pub platform: Platform,
     /// Typed access to the records.
     pub store: Store,
-    /// The models of the service.
-    pub catalog: Arc<Catalog>,
-    /// Limits and times.
-    pub settings: Settings,
 }

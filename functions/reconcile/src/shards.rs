@@ -71,7 +71,7 @@ async fn resend(
 fn delay_ms(pass: &Pass<'_>, shard: &Shard) -> i64 {
     match shard.state {
         ShardState::Released { check_at } => {
-            check_at.since_ms(pass.now) - pass.ctx.settings.timing.message_lost_ms
+            check_at.since_ms(pass.now) - pass.ctx.store.timing().message_lost_ms
         }
         ShardState::Pending | ShardState::Leased { .. } | ShardState::Done | ShardState::Split => 0,
     }

@@ -82,8 +82,6 @@ pub(super) fn start(
         let context = Arc::new(finalize::Context {
             platform: platform.clone(),
             store: store.clone(),
-            catalog: Arc::clone(catalog),
-            settings,
         });
         tasks.spawn(
             serve
@@ -98,7 +96,6 @@ pub(super) fn start(
         platform: platform.clone(),
         store: store.clone(),
         catalog: Arc::clone(catalog),
-        settings,
     });
     let by_message = Arc::clone(&context);
     tasks.spawn(
@@ -131,8 +128,6 @@ pub(super) fn start(
     let context = Arc::new(reconcile::Context {
         platform: platform.clone(),
         store: store.clone(),
-        catalog: Arc::clone(catalog),
-        settings,
     });
     tasks.spawn(
         serve.every("reconcile", settings.timing.reconcile_ms, move |now| {

@@ -13,7 +13,7 @@ use crate::time::UnixMs;
 pub fn next_look(run: &BatchRun, params: &BatchParams, timing: &Timing) -> Option<UnixMs> {
     match run.state {
         State::Validating => Some(stage_look(run, params, timing).min(params.expires_at)),
-        State::InProgress if shards_are_done(run) => {
+        State::InProgress if run.shards_are_done() => {
             run.moments.in_progress_at.or(Some(params.created_at))
         }
         State::InProgress => Some(params.expires_at),
@@ -28,16 +28,12 @@ pub fn next_look(run: &BatchRun, params: &BatchParams, timing: &Timing) -> Optio
 pub fn due_event(run: &BatchRun, params: &BatchParams, now: UnixMs) -> Option<Event> {
     match run.state {
         State::Validating => (params.expires_at <= now).then_some(Event::WindowClosed),
-        State::InProgress if shards_are_done(run) => Some(Event::AllShardsDone),
+        State::InProgress if run.shards_are_done() => Some(Event::AllShardsDone),
         State::InProgress => (params.expires_at <= now).then_some(Event::WindowClosed),
-        State::Draining(_) if shards_are_done(run) => Some(Event::AllShardsDone),
+        State::Draining(_) if run.shards_are_done() => Some(Event::AllShardsDone),
         State::Draining(_) => (run.seal_at.unwrap_or_default() <= now).then_some(Event::GraceOver),
         State::Sealed(_) | State::Ended(_) => None,
     }
-}
-
-fn shards_are_done(run: &BatchRun) -> bool {
-    run.shards_total > 0 && run.shards_done >= run.shards_total
 }
 
 /// A stage is stuck when its lease is over, or when its message has gone unanswered for too long.

@@ -38,12 +38,7 @@ const CUT: Cut = Cut {
 
 fn context(world: &World, platform: Platform) -> Context {
     let store = Store::new(Arc::clone(&platform.records), world.settings.timing);
-    Context {
-        platform,
-        store,
-        catalog: Arc::clone(&world.catalog),
-        settings: world.settings,
-    }
+    Context { platform, store }
 }
 
 async fn reconcile(world: &World) -> Report {

@@ -133,7 +133,7 @@ impl Service {
         else {
             return Ok(());
         };
-        if !run.state.is_open() || run.shards_done < run.shards_total {
+        if !run.state.is_open() || !run.shards_are_done() {
             return Ok(());
         }
         let applied = self
