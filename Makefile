@@ -1,11 +1,12 @@
 # Every verb is a plain command or two; CONTRIBUTING.md shows them for those without make.
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint fmt build bench model test-rust
+.PHONY: help demo test check lint fmt build bench model package localstack test-rust test-infra test-localstack programs
 
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 CACHE := $(CURDIR)/.cache
 PYTHON ?= python3
 MODEL := smollm2-135m-instruct
+MINISTACK := $(CACHE)/emulators/ministack/bin/ministack
 
 export NIGHTSHIFT_MODELS ?= $(CACHE)/models
 
@@ -17,15 +18,23 @@ demo: $(CACHE)/demo-venv/ready ## build, get the model once, run a sample batch 
 	$(TARGET)/release/nightshift models pull $(MODEL)
 	$(CACHE)/demo-venv/bin/python localstack/demo/demo.py --nightshift $(TARGET)/release/nightshift
 
-test: lint test-rust ## check formats and lints, then run every test (real model, real SDKs)
+test: lint test-rust test-infra test-localstack ## check formats and lints, then run every test (real model, real SDKs, real emulators)
 
 lint: ## formats and lints; licences and advisories of dependencies where cargo-deny is installed
 	cargo fmt --all --check
-	cargo clippy --workspace --all-targets --locked -- -D warnings
+	cargo clippy --workspace --all-targets --all-features --locked -- -D warnings
 	@if cargo deny --version >/dev/null 2>&1; then cargo deny check; else echo 'cargo-deny is not installed: licences and advisories are not checked'; fi
 
-test-rust: model $(CACHE)/sdk/ready
+test-rust: model $(CACHE)/sdk/ready $(MINISTACK)
 	tests/run-tests
+
+test-infra: ## check the Terraform: format, validity, tests, and a static scanner
+	infra/check
+
+test-localstack: model $(CACHE)/sdk/ready ## apply infra/ to MiniStack and LocalStack without Docker, and run the scenarios there
+	localstack/emulator/check
+	functions/package --target host --profile dev
+	tests/run-localstack
 
 check: test ## the same as test
 
@@ -38,8 +47,19 @@ build: ## build the nightshift command for release
 bench: ## time and memory of validating 50,000 lines in 200 MB
 	cargo run --release --locked -p validate --example validate_file
 
-model: # the default model, once
-	cargo build --locked -p nightshift
+package: ## build the functions for AWS Lambda: target/lambda/{arm64,x86_64}/*.zip
+	functions/package --target arm64
+	functions/package --target x86_64
+
+localstack: ## start LocalStack, apply infra/ to it, start a worker, and print the base URL
+	functions/package --target host --profile dev
+	$(TARGET)/debug/nightshift models pull $(MODEL)
+	localstack/stack up --emulator auto
+
+programs: # every program in the one set of features that tests are built with
+	cargo build --locked --workspace --all-features --bins
+
+model: programs # the default model, once
 	$(TARGET)/debug/nightshift models pull $(MODEL)
 
 $(CACHE)/demo-venv/ready:
@@ -50,4 +70,8 @@ $(CACHE)/demo-venv/ready:
 # The official SDKs in the versions that the tests drive the service with.
 $(CACHE)/sdk/ready: tests/sdk/install
 	tests/sdk/install $(CACHE)/sdk
+	touch $@
+
+$(MINISTACK): localstack/emulator/stack/ministack.py
+	localstack/stack install --emulator ministack
 	touch $@

@@ -21,9 +21,14 @@ pub(crate) enum Command {
     Run(RunArgs),
     /// Show the models of the catalog, and which are on disk.
     Models(ModelsArgs),
-    /// Serve shards to one worker process (started by `up`).
-    #[command(hide = true)]
+    /// Run a worker of a deployment on AWS; which one, its environment says.
+    #[cfg_attr(not(feature = "aws"), command(hide = true))]
     Worker(WorkerArgs),
+    /// Serve the API of a deployment on AWS from a container, for uploads of any size.
+    #[cfg(feature = "aws")]
+    Ingest(IngestArgs),
+    /// Make an API key for a deployment on AWS, or check that a deployment works.
+    Deploy(DeployArgs),
 }
 
 #[derive(Debug, Args)]
@@ -47,16 +52,114 @@ pub(crate) struct UpArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct WorkerArgs {
-    #[arg(long)]
+    /// Serve the models of this profile alone; all models of the catalog by default.
+    #[arg(long, value_name = "NAME", env = "NIGHTSHIFT_PROFILE")]
+    pub(crate) profile: Option<String>,
+    /// Threads of the engine; one a core by default.
+    #[arg(long, value_name = "N")]
+    pub(crate) threads: Option<usize>,
+    /// Sequences that run at once.
+    #[arg(long, value_name = "N")]
+    pub(crate) sequences: Option<usize>,
+    /// Rows of one step: decodes and prompt chunks together.
+    #[arg(long, value_name = "N")]
+    pub(crate) step_tokens: Option<usize>,
+    /// Tokens that the KV cache holds.
+    #[arg(long, value_name = "N")]
+    pub(crate) kv_tokens: Option<usize>,
+    /// How the engine computes; auto is bf16.
+    #[arg(long, value_name = "PRECISION", value_enum)]
+    pub(crate) precision: Option<Precision>,
+    /// Logs as JSON; a worker on AWS does nothing else.
+    #[arg(long, hide = true)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) child: Option<ChildArgs>,
+}
+
+/// What `up` gives to the workers that it starts. Together these make the worker one of a single machine.
+#[derive(Debug, Args)]
+pub(crate) struct ChildArgs {
+    #[arg(long, hide = true, required = false)]
     pub(crate) data: PathBuf,
-    #[arg(long)]
+    #[arg(long, hide = true)]
     pub(crate) config: Option<PathBuf>,
-    #[arg(long)]
+    #[arg(long, hide = true, required = false)]
     pub(crate) id: String,
-    #[arg(long)]
+    #[arg(long, hide = true, required = false)]
     pub(crate) parent: u32,
+}
+
+#[cfg(feature = "aws")]
+#[derive(Debug, Args)]
+pub(crate) struct IngestArgs {
+    /// Address to serve on; port 0 picks a free one.
+    #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:8080")]
+    pub(crate) listen: SocketAddr,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DeployArgs {
+    #[command(subcommand)]
+    pub(crate) command: DeployCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum DeployCommand {
+    /// Make an API key and show it once; the deployment keeps its hash alone.
+    Key(KeyArgs),
+    /// Call the API as a user would, with a tiny batch, and report each step.
+    Check(CheckArgs),
+}
+
+/// Where the outputs of Terraform are.
+#[derive(Debug, Args)]
+pub(crate) struct OutputsArgs {
+    /// Folder that Terraform was applied in; the current one by default.
+    #[arg(long, value_name = "DIR", conflicts_with = "outputs")]
+    pub(crate) terraform: Option<PathBuf>,
+    /// File with what `terraform output -json` printed.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) outputs: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct KeyArgs {
+    /// What the key is for, in words.
+    #[arg(long, default_value = "default")]
+    pub(crate) name: String,
+    #[command(flatten)]
+    pub(crate) outputs: OutputsArgs,
+    /// Print one JSON line: api_key, key_id and base_url.
     #[arg(long)]
-    pub(crate) threads: usize,
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CheckArgs {
+    #[command(flatten)]
+    pub(crate) outputs: OutputsArgs,
+    /// Address of the API, as an SDK gets it; instead of Terraform's outputs.
+    #[arg(long, value_name = "URL", conflicts_with_all = ["terraform", "outputs"])]
+    pub(crate) base_url: Option<String>,
+    /// Key to call it with.
+    #[arg(
+        long,
+        value_name = "KEY",
+        env = "NIGHTSHIFT_API_KEY",
+        hide_env_values = true
+    )]
+    pub(crate) api_key: Option<String>,
+    /// Model to run; the first one listed by default.
+    #[arg(long, value_name = "ID")]
+    pub(crate) model: Option<String>,
+    /// Seconds to wait for a worker, which may have to start first, and for its answers.
+    #[arg(long, value_name = "SECONDS", default_value_t = 900)]
+    pub(crate) timeout: u64,
+    /// Upload a file in two parts of 8 MiB too, and compare what comes back.
+    #[arg(long)]
+    pub(crate) large: bool,
+    /// Print one JSON object a step.
     #[arg(long)]
     pub(crate) json: bool,
 }

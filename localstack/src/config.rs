@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use batch_core::catalog::{Catalog, Model, Source};
-use batch_core::settings::Settings;
+use batch_core::settings::{Settings, SettingsOverrides, TestingOverrides};
 use serde::Deserialize;
 
 use crate::cli::Precision;
@@ -32,7 +32,7 @@ struct ConfigFile {
     #[serde(default)]
     engine: EngineSection,
     #[serde(default)]
-    testing: TestingSection,
+    testing: TestingOverrides,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -58,13 +58,6 @@ pub(crate) struct EngineSection {
     pub(crate) kv_tokens: Option<usize>,
     /// How products are computed.
     pub(crate) precision: Option<Precision>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct TestingSection {
-    /// Closes every window after so many seconds, whatever the batch says.
-    window_seconds: Option<f64>,
 }
 
 impl Config {
@@ -103,24 +96,19 @@ impl Config {
         }
         let catalog = Catalog::new(models)
             .map_err(|error| usage(format!("{shown} is not valid: {error}")))?;
-        let built_in = Settings::EMBEDDED;
-        let settings = Settings {
-            timing: built_in.timing,
-            lines_max: parsed.limits.lines_per_file.unwrap_or(built_in.lines_max),
-            file_bytes_max: parsed.limits.file_bytes.unwrap_or(built_in.file_bytes_max),
-            batches_per_hour_max: parsed
-                .limits
-                .batches_per_hour
-                .unwrap_or(built_in.batches_per_hour_max),
-            enqueued_tokens_max: parsed
-                .limits
-                .enqueued_tokens
-                .or(built_in.enqueued_tokens_max),
-            window_override_ms: parsed
-                .testing
-                .window_seconds
-                .map(|seconds| (seconds * 1000.0) as i64),
-        };
+        let LimitsSection {
+            lines_per_file,
+            file_bytes,
+            batches_per_hour,
+            enqueued_tokens,
+        } = parsed.limits;
+        let settings = Settings::EMBEDDED.with(&SettingsOverrides {
+            lines_per_file,
+            file_bytes,
+            batches_per_hour,
+            enqueued_tokens,
+            testing: parsed.testing,
+        });
         Ok(Self {
             catalog,
             settings,

@@ -1,9 +1,12 @@
-//! The `nightshift` command: the whole service on one machine, one file without it, and models.
+//! The `nightshift` command: the whole service on one machine, one file without it, models, and deployments on AWS.
 //!
 //! Wires the crates together and decides nothing. Exit codes: 0 done, 1 failure, 2 usage, 130 interrupted.
 
+#[cfg(feature = "aws")]
+mod aws;
 mod cli;
 mod config;
+mod deploy;
 mod failure;
 mod logging;
 mod models;
@@ -29,6 +32,9 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(args),
         Command::Models(args) => models(&args),
         Command::Worker(args) => work::work(args),
+        #[cfg(feature = "aws")]
+        Command::Ingest(args) => aws::ingest(&args),
+        Command::Deploy(args) => deploy::deploy(args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,4 +1,5 @@
-//! `nightshift worker`: one worker process, started and watched by `nightshift up`.
+//! `nightshift worker`: a worker of this machine's service, started and watched by `nightshift up`, or one of
+//! a deployment on AWS.
 
 use std::sync::Arc;
 
@@ -10,20 +11,33 @@ use tokio::sync::watch;
 use worker::model::{CpuLoader, EngineOptions};
 use worker::service::{self, ServableModel};
 
-use crate::cli::{Precision, WorkerArgs};
+use crate::cli::{ChildArgs, Precision, WorkerArgs};
 use crate::config::{Config, EngineSection};
 use crate::models::Shelf;
 use crate::signals::StopSignals;
 
 /// Serves shards until it is told to stop, or its parent is gone.
 pub(crate) fn work(args: WorkerArgs) -> anyhow::Result<()> {
-    crate::logging::start("info", args.json)?;
+    match args.child {
+        Some(child) => serve_machine(&child, args.threads, args.json),
+        #[cfg(feature = "aws")]
+        None => crate::aws::worker(&args),
+        #[cfg(not(feature = "aws"))]
+        None => Err(crate::failure::usage(
+            "this nightshift was built without AWS; 'nightshift up' starts the workers of this machine",
+        )),
+    }
+}
+
+fn serve_machine(args: &ChildArgs, threads: Option<usize>, json: bool) -> anyhow::Result<()> {
+    crate::logging::start("info", json)?;
     end_with(args.parent)?;
     let config = Config::load(args.config.as_deref())?;
     let worker = args.id.parse().context("read --id")?;
+    let of_config = engine_options(&config.engine);
     let options = EngineOptions {
-        threads: Some(args.threads),
-        ..engine_options(&config.engine)
+        threads: threads.or(of_config.threads),
+        ..of_config
     };
     let shelf = Shelf::open()?;
     let runtime = tokio::runtime::Builder::new_multi_thread()

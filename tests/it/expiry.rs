@@ -11,6 +11,9 @@ use system_tests::service::{Options, Service};
 
 const LONG: Duration = Duration::from_secs(120);
 
+/// A window that the test setting shortens.
+const WINDOW: &str = "1h";
+
 fn ids(count: usize) -> Vec<String> {
     (0..count).map(|n| format!("line-{n}")).collect()
 }
@@ -71,7 +74,7 @@ async fn finished_lines_are_kept_and_the_others_are_batch_expired_when_the_windo
     );
     let client = service.client();
     let batch = client
-        .submit(file(DEFAULT_MODEL, 400, 16))
+        .submit_within(file(DEFAULT_MODEL, 400, 16), WINDOW)
         .await
         .expect("submit");
     let mut counts = Counts::default();
@@ -126,7 +129,10 @@ async fn every_line_is_batch_expired_and_costs_nothing_when_no_worker_ran_any() 
         ..Options::default()
     });
     let client = service.client();
-    let batch = client.submit(file("tiny", 25, 4)).await.expect("submit");
+    let batch = client
+        .submit_within(file("tiny", 25, 4), WINDOW)
+        .await
+        .expect("submit");
     let ended = client.wait(&batch, LONG).await.expect("it ends");
     assert_eq!(ended["status"], "expired", "{ended}");
     let results = proof::complete(&client, &ended, &ids(25)).await;
@@ -147,7 +153,7 @@ async fn batch_expires_when_its_window_closes_while_the_service_is_down() {
     });
     let batch = service
         .client()
-        .submit(file("tiny", 25, 4))
+        .submit_within(file("tiny", 25, 4), WINDOW)
         .await
         .expect("submit");
     let expires_at = service.client().batch(&batch).await.expect("read it")["expires_at"].as_u64();

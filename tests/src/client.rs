@@ -119,14 +119,65 @@ impl Client {
     ///
     /// If the service refuses it.
     pub async fn create(&self, file: &str) -> anyhow::Result<String> {
+        self.create_within(file, "24h").await
+    }
+
+    /// Creates a batch of chat completions with a window and returns its id.
+    ///
+    /// # Errors
+    ///
+    /// If the service refuses it.
+    pub async fn create_within(&self, file: &str, window: &str) -> anyhow::Result<String> {
         let body = json!({
-            "input_file_id": file, "endpoint": "/v1/chat/completions", "completion_window": "24h",
+            "input_file_id": file, "endpoint": "/v1/chat/completions", "completion_window": window,
         });
         let (_, answer) = self.call("POST", "/batches", Some(body)).await?;
         answer["id"]
             .as_str()
             .map(str::to_owned)
             .ok_or_else(|| anyhow::anyhow!("create: {answer}"))
+    }
+
+    /// Starts an upload in parts and returns its id.
+    ///
+    /// # Errors
+    ///
+    /// If the service refuses it.
+    pub async fn start_upload(&self, bytes: usize) -> anyhow::Result<String> {
+        let body = json!({
+            "purpose": "batch", "filename": "parts.jsonl", "bytes": bytes, "mime_type": "application/jsonl",
+        });
+        let (_, answer) = self.call("POST", "/uploads", Some(body)).await?;
+        text_of(&answer, &answer["id"])
+    }
+
+    /// Sends a part of an upload and returns its id.
+    ///
+    /// # Errors
+    ///
+    /// If the service refuses it.
+    pub async fn add_part(&self, upload: &str, data: Vec<u8>) -> anyhow::Result<String> {
+        let form = Form::new().part("data", Part::bytes(data).file_name("part"));
+        let request = self
+            .http
+            .post(format!("{}/uploads/{upload}/parts", self.base_url))
+            .bearer_auth(&self.api_key)
+            .multipart(form);
+        let answer: Value = request.send().await?.json().await?;
+        text_of(&answer, &answer["id"])
+    }
+
+    /// Completes an upload and returns the id of its file.
+    ///
+    /// # Errors
+    ///
+    /// If the service refuses it.
+    pub async fn complete_upload(&self, upload: &str, parts: &[String]) -> anyhow::Result<String> {
+        let body = json!({"part_ids": parts});
+        let (_, answer) = self
+            .call("POST", &format!("/uploads/{upload}/complete"), Some(body))
+            .await?;
+        text_of(&answer, &answer["file"]["id"])
     }
 
     /// Reads a batch.
@@ -168,6 +219,16 @@ impl Client {
     pub async fn submit(&self, bytes: Vec<u8>) -> anyhow::Result<String> {
         let file = self.upload(bytes).await?;
         self.create(&file).await
+    }
+
+    /// As [`Client::submit`], with a window.
+    ///
+    /// # Errors
+    ///
+    /// If the service refuses one of them.
+    pub async fn submit_within(&self, bytes: Vec<u8>, window: &str) -> anyhow::Result<String> {
+        let file = self.upload(bytes).await?;
+        self.create_within(&file, window).await
     }
 
     /// Cancels a batch.
@@ -232,6 +293,14 @@ impl Client {
         }
         Ok(results)
     }
+}
+
+/// Returns a text of an answer, which an error has not.
+fn text_of(answer: &Value, field: &Value) -> anyhow::Result<String> {
+    field
+        .as_str()
+        .map(str::to_owned)
+        .ok_or_else(|| anyhow::anyhow!("{answer}"))
 }
 
 /// Renders one request line for the default model.

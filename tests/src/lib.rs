@@ -9,4 +9,6 @@ pub mod environment;
 pub mod inside;
 pub mod proof;
 pub mod random;
+pub mod scenario;
 pub mod service;
+pub mod site;

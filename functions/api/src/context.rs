@@ -6,6 +6,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use batch_core::blob_key::BlobKey;
 use batch_core::catalog::Catalog;
+use batch_core::external::ImportLocations;
 use batch_core::id::{Entropy, FileId, TenantId};
 use batch_core::settings::Settings;
 use batch_core::time::UnixMs;
@@ -39,6 +40,8 @@ pub struct Context {
     pub catalog: Arc<Catalog>,
     /// Limits.
     pub settings: Settings,
+    /// Where `input_s3_uri` may point to; nowhere, if empty.
+    pub imports: ImportLocations,
     /// Who is who.
     pub auth: Arc<dyn Authorize>,
 }

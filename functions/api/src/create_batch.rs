@@ -23,6 +23,7 @@ use crate::body::JsonBody;
 use crate::caller::Caller;
 use crate::context::Context;
 use crate::files::store_lines;
+use crate::import::import;
 use crate::reply::{ApiError, Reply};
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
@@ -76,12 +77,15 @@ async fn create_once(
         None => {}
     }
     let asked = CreateBatch::parse(body)?;
-    let inline = matches!(asked.input, BatchInput::Inline(_));
+    let made_here = match &asked.input {
+        BatchInput::Inline(_) | BatchInput::Import(_) => true,
+        BatchInput::File(_) => false,
+    };
     let (input_file_id, input) = find_input(context, caller, &asked.input).await?;
-    let made_of_inline = input.as_ref().map(|file| file.id).filter(|_| inline);
+    let made_file = input.as_ref().map(|file| file.id).filter(|_| made_here);
     let params = params(context, caller, asked, input_file_id).await?;
     let created = place(context, params.clone(), input, &creation).await;
-    if let Some(file) = made_of_inline
+    if let Some(file) = made_file
         && !matches!(created, Ok(Created::Made))
     {
         context
@@ -147,7 +151,7 @@ fn creation(caller: &Caller, headers: &HeaderMap, body: &[u8]) -> Creation {
     }
 }
 
-/// Finds the input file, or makes one of inline requests. A name that names no file of a batch is fine here:
+/// Finds the input file, or makes one of inline requests or of an object outside. A name that names no file of a batch is fine here:
 /// validation will say so.
 async fn find_input(
     context: &Arc<Context>,
@@ -157,6 +161,10 @@ async fn find_input(
     match input {
         BatchInput::Inline(lines) => {
             let file = store_lines(context, caller, INLINE_FILENAME, lines.clone()).await?;
+            Ok((file.id.to_string(), Some(file)))
+        }
+        BatchInput::Import(object) => {
+            let file = import(context, caller, object).await?;
             Ok((file.id.to_string(), Some(file)))
         }
         BatchInput::File(name) => {
@@ -197,10 +205,7 @@ async fn params(
             rates.insert(model.id.clone(), rate);
         }
     }
-    let window_ms = context
-        .settings
-        .window_override_ms
-        .unwrap_or(asked.window_ms);
+    let window_ms = context.settings.window_ms(asked.window_ms);
     Ok(BatchParams {
         id: BatchId::new(caller.now, context.entropy()),
         tenant: caller.tenant.clone(),

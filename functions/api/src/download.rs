@@ -5,12 +5,12 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use batch_core::file::{File, Purpose};
+use batch_core::file::{File, FileStatus, Purpose};
 use batch_core::wire::WireError;
 use batch_io::port::BlobMeta;
 use http::header::{
-    ACCEPT_RANGES, CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG,
-    HeaderValue, IF_NONE_MATCH, IF_RANGE, LOCATION, RANGE,
+    ACCEPT_RANGES, CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE,
+    ETAG, HeaderValue, IF_NONE_MATCH, IF_RANGE, LOCATION, RANGE,
 };
 use http::{HeaderMap, HeaderName, Method, StatusCode};
 
@@ -33,11 +33,15 @@ pub(crate) async fn content(
 ) -> Reply {
     let file = find(&context, &caller, id).await?;
     let blobs = &context.platform.blobs;
-    if let Some(address) = blobs
-        .presigned_get(&file.blob, &file.filename, ADDRESS_LIFE_S)
-        .await?
+    check_readable(&file)?;
+    // An address is signed for GET alone: a HEAD is answered here. Whoever follows sends range and conditions
+    // to the store, which knows the same tag.
+    if method == Method::GET
+        && let Some(address) = blobs
+            .presigned_get(&file.blob, &file.filename, ADDRESS_LIFE_S)
+            .await?
     {
-        return Ok((StatusCode::FOUND, [(LOCATION, address)]).into_response());
+        return Ok(redirect(address));
     }
     let meta = blobs.head(&file.blob).await?;
     let header = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
@@ -68,6 +72,34 @@ pub(crate) async fn content(
         insert(response.headers_mut(), CONTENT_RANGE, &range);
     }
     Ok(response)
+}
+
+/// Refuses a file that has no bytes. A 409 would make clients send the request again at once.
+fn check_readable(file: &File) -> Result<(), WireError> {
+    let (message, code) = match &file.status {
+        FileStatus::Processed => return Ok(()),
+        FileStatus::Uploaded => (
+            format!(
+                "The file '{}' is still being put together: its status is 'uploaded'. Try again when it is \
+                 'processed'.",
+                file.id
+            ),
+            "file_not_ready",
+        ),
+        FileStatus::Error(why) => (
+            format!("The file '{}' has no content. {why}", file.id),
+            "file_unusable",
+        ),
+    };
+    Err(WireError::invalid(message)
+        .with_param("file_id")
+        .with_code(code))
+}
+
+/// Sends the client to the bytes. The address is a secret, and it soon stops to work.
+fn redirect(address: String) -> Response {
+    let headers = [(LOCATION, address), (CACHE_CONTROL, "no-store".to_owned())];
+    (StatusCode::FOUND, headers).into_response()
 }
 
 fn describe(headers: &mut HeaderMap, file: &File, meta: &BlobMeta) {

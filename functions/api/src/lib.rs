@@ -5,7 +5,6 @@
 //! batch: it writes records and sends messages. Who a caller is comes through [`Authorize`].
 #![warn(missing_docs)]
 
-mod assemble;
 mod batches;
 mod body;
 mod caller;
@@ -15,9 +14,11 @@ mod create_batch;
 mod download;
 mod files;
 mod form;
+mod import;
 mod intake;
 mod models;
 mod observe;
+mod parts;
 mod receive;
 mod reply;
 mod router;

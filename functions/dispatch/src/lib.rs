@@ -6,6 +6,7 @@
 
 mod jobs;
 mod release;
+mod scene;
 
 use std::sync::Arc;
 

@@ -1,16 +1,17 @@
 //! One run of the dispatcher: read, plan, release, tell.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use batch_core::dispatch::{Cursors, Depth, DispatchInput, Release, Waiting, plan};
+use batch_core::dispatch::{Cursors, DispatchInput, Release, plan};
+use batch_core::fleet::Demand;
 use batch_core::message::{DispatchJob, SCHEMA};
 use batch_core::time::UnixMs;
-use batch_core::worker::WorkerRecord;
 use batch_io::{IoError, IoKind};
 
 use crate::Context;
 use crate::jobs::shard_jobs;
+use crate::scene::Scene;
 
 /// What waits for a model after a run: the numbers that a fleet is scaled by.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,22 +26,36 @@ pub struct ModelBacklog {
     pub released_shards: u64,
     /// Tokens that they are estimated to take.
     pub released_tokens: u64,
+    /// Shards that workers hold.
+    pub leased_shards: u64,
+    /// Tokens that their lines without results are estimated to take.
+    pub leased_tokens: u64,
     /// Shards that this run released.
     pub newly_released: u64,
+    /// All three as workers' time, by deadline: what `batch_core::fleet::workers_wanted` goes by.
+    pub demand: Demand,
 }
 
-/// All that the plans of one run are made from.
-struct Scene {
-    backlogs: Vec<Waiting>,
-    workers: Vec<WorkerRecord>,
-    released: BTreeMap<String, Depth>,
-    rates: BTreeMap<String, u32>,
+impl ModelBacklog {
+    /// Returns how long one worker needs for all that is not done, in seconds.
+    #[must_use]
+    pub fn gpu_seconds(&self) -> u64 {
+        self.demand.worker_seconds()
+    }
+
+    /// Returns the deadline that comes first; none if nothing waits.
+    #[must_use]
+    pub fn nearest_deadline(&self) -> Option<UnixMs> {
+        self.demand.nearest_deadline()
+    }
 }
 
 /// Releases shards of the job's model, or of all models, and returns what waits, by model.
 ///
-/// Two runs at once are harmless: the cursors of a model can be saved by one of them only, and the other
-/// leaves the model alone. A model that fails does not keep the others from being served.
+/// A job that names no model gives the numbers of every model of the catalog; one that names a model gives
+/// that model's, and none if it has no unreleased shards: there is nothing to do then. Two runs at once are
+/// harmless: the cursors of a model can be saved by one of them only, and the other leaves the model alone. A
+/// model that fails does not keep the others from being served.
 ///
 /// # Errors
 ///
@@ -58,14 +73,16 @@ pub async fn handle(
             IoKind::Denied,
         ));
     }
-    let scene = read_scene(ctx, now).await?;
+    let Some(scene) = Scene::read(ctx, job.model.as_deref(), now).await? else {
+        return Ok(Vec::new());
+    };
     let models: BTreeSet<&str> = match &job.model {
         Some(model) => BTreeSet::from([model.as_str()]),
-        None => scene
-            .backlogs
-            .iter()
-            .map(|waiting| waiting.backlog.model.as_str())
-            .collect(),
+        None => {
+            let listed = ctx.catalog.models().iter();
+            let listed = listed.map(|model| model.id.as_str());
+            listed.chain(scene.models()).collect()
+        }
     };
     let mut numbers = Vec::with_capacity(models.len());
     let mut fault = None;
@@ -81,29 +98,6 @@ pub async fn handle(
     fault.map_or(Ok(numbers), Err)
 }
 
-async fn read_scene(ctx: &Context, now: UnixMs) -> Result<Scene, IoError> {
-    let backlogs = ctx.store.list_backlogs().await?;
-    let mut released: BTreeMap<String, Depth> = BTreeMap::new();
-    for waiting in ctx.store.list_released().await? {
-        let depth = released.entry(waiting.shard.model).or_default();
-        depth.shards += 1;
-        depth.tokens = depth.tokens.saturating_add(waiting.shard.estimated_tokens);
-    }
-    Ok(Scene {
-        backlogs: backlogs
-            .into_iter()
-            .map(|(tenant, batch, backlog)| Waiting {
-                tenant,
-                batch,
-                backlog,
-            })
-            .collect(),
-        workers: ctx.store.list_workers(now).await?,
-        released,
-        rates: ctx.store.list_rates().await?,
-    })
-}
-
 /// Plans one model and carries the plan out.
 async fn serve_model(
     ctx: &Context,
@@ -111,24 +105,21 @@ async fn serve_model(
     model: &str,
     now: UnixMs,
 ) -> Result<ModelBacklog, IoError> {
-    let listed = || {
-        ctx.catalog
-            .resolve(model)
-            .and_then(|listed| listed.tokens_per_s)
-    };
+    let mut numbers = scene.measure(ctx, model);
+    if numbers.unreleased_shards == 0 {
+        return Ok(numbers);
+    }
     let cursors = ctx.store.load_cursors::<Cursors>(model).await?;
-    let input = DispatchInput {
+    let plan = plan(&DispatchInput {
         model,
         backlogs: &scene.backlogs,
         workers: &scene.workers,
-        released: scene.released.get(model).copied().unwrap_or_default(),
-        known_rate: scene.rates.get(model).copied().or_else(listed),
+        released: scene.released(model),
+        known_rate: scene.known_rate(ctx, model),
         cursors: &cursors.value,
         now,
         timing: ctx.store.timing(),
-    };
-    let plan = plan(&input);
-    let mut numbers = measure(&input);
+    });
     // Saving first makes this run the only one that carries a plan of these cursors out. A crash after it
     // costs a turn, not a shard.
     if plan.releases.is_empty()
@@ -177,26 +168,4 @@ async fn carry_out(
     ctx.platform.send(&queue, &jobs, Duration::ZERO).await?;
     tracing::info!(batch.id = %batch, model, from, count, lane = ?release.lane, "released shards");
     Ok(true)
-}
-
-fn measure(input: &DispatchInput<'_>) -> ModelBacklog {
-    let mut numbers = ModelBacklog {
-        model: input.model.to_owned(),
-        unreleased_shards: 0,
-        unreleased_tokens: 0,
-        released_shards: input.released.shards,
-        released_tokens: input.released.tokens,
-        newly_released: 0,
-    };
-    for Waiting { backlog, .. } in input
-        .backlogs
-        .iter()
-        .filter(|waiting| waiting.backlog.model == input.model)
-    {
-        numbers.unreleased_shards += u64::from(backlog.shards.saturating_sub(backlog.next));
-        numbers.unreleased_tokens = numbers
-            .unreleased_tokens
-            .saturating_add(backlog.estimated_tokens);
-    }
-    numbers
 }

@@ -12,12 +12,13 @@ mod world;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use batch_core::id::BatchId;
+use batch_core::fleet::RATE_DEFAULT;
+use batch_core::id::{BatchId, WorkerId};
 use batch_core::lifecycle::Event;
 use batch_core::message::{DispatchJob, Lane, QueueName, SCHEMA, ShardJob};
-use batch_core::shard::ShardState;
+use batch_core::shard::{ShardId, ShardState};
 use batch_io::Platform;
-use batch_io::store::Store;
+use batch_io::store::{ShardClaim, Store};
 use dispatch::{Context, ModelBacklog, handle};
 use faults::{Fuse, When};
 use publish::{Cut, publish};
@@ -95,14 +96,69 @@ async fn four_shards_wait_when_there_is_no_worker() {
     let expected = ["000-000000", "000-000001", "000-000002", "000-000003"];
     assert_eq!(released(&world, batch).await, expected);
     assert_eq!(messages(&world).await, expected);
-    let [backlog] = numbers.as_slice() else {
+    let [idle, backlog] = numbers.as_slice() else {
         panic!("{numbers:?}")
     };
+    assert_eq!((idle.model.as_str(), idle.gpu_seconds()), ("small", 0));
     assert_eq!(
         (backlog.model.as_str(), backlog.newly_released),
         ("tiny", 4)
     );
     assert_eq!((backlog.unreleased_shards, backlog.released_shards), (6, 4));
+}
+
+#[tokio::test]
+async fn demand_is_all_that_is_not_done() {
+    let world = World::new();
+    let batch = publish(&world, CUT).await;
+    let before = tiny(dispatch(&world, None).await);
+    let view = world.store.load_batch(&world.tenant, batch).await;
+    let deadline = view.expect("load").expect("a batch").params.expires_at;
+    assert_eq!(before.nearest_deadline(), Some(deadline));
+    let [due] = before.demand.work.as_slice() else {
+        panic!("{:?}", before.demand)
+    };
+    // No rate is known, so the default counts.
+    assert_eq!(
+        due.worker_ms,
+        (before.unreleased_tokens * 1_000).div_ceil(u64::from(RATE_DEFAULT))
+    );
+
+    let worker = WorkerId::new(world.now(), [7; 16]);
+    let shard = ShardId::root(0, 0);
+    let claim = world
+        .store
+        .claim_shard(&world.tenant, batch, &shard, worker, world.now());
+    let claim = claim.await.expect("claim");
+    assert!(matches!(claim, ShardClaim::Granted { .. }), "{claim:?}");
+    let after = tiny(dispatch(&world, None).await);
+    assert_eq!(after.leased_shards, 1);
+    assert_eq!(
+        after.unreleased_tokens + after.released_tokens + after.leased_tokens,
+        before.unreleased_tokens
+    );
+
+    world
+        .store
+        .record_rate("tiny", 10 * RATE_DEFAULT)
+        .await
+        .expect("record");
+    let faster = tiny(dispatch(&world, None).await);
+    assert_eq!(faster.demand.work[0].worker_ms, due.worker_ms.div_ceil(10));
+}
+
+#[tokio::test]
+async fn nothing_is_demanded_when_the_window_has_closed() {
+    let world = World::new();
+    publish(&world, CUT).await;
+    world.advance_ms(86_400_000);
+    let late = tiny(dispatch(&world, None).await);
+    assert_eq!((late.unreleased_shards, late.gpu_seconds()), (10, 0));
+}
+
+fn tiny(numbers: Vec<ModelBacklog>) -> ModelBacklog {
+    let found = numbers.into_iter().find(|backlog| backlog.model == "tiny");
+    found.expect("the catalog has it")
 }
 
 #[tokio::test]

@@ -1,10 +1,11 @@
 //! Writes a sealed batch's result files in input order, proves them complete, and ends the batch.
 //!
 //! Works under its own lease and epoch; file names carry the epoch, so that two finalizers never write one
-//! blob. A read error is retried by running again and never becomes an error line; results that contradict
+//! blob, unless one goes on from the place that another saved when its time was over. A read error is retried by running again and never becomes an error line; results that contradict
 //! the input's index are left for a person. Start at [`handle`].
 #![warn(missing_docs)]
 
+mod place;
 mod result_file;
 mod shards;
 mod stage;

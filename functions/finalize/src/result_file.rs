@@ -5,10 +5,30 @@ use std::sync::Arc;
 use batch_core::batch::FileDigest;
 use batch_core::blob_key::BlobKey;
 use batch_core::limits::OUTPUT_PART_BYTES;
-use batch_io::IoError;
 use batch_io::port::{Blobs, MultipartId, PartTag};
+use batch_io::{IoError, IoKind};
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use sha2::digest::common::hazmat::{SerializableState, SerializedState};
 use sha2::{Digest, Sha256};
+
+/// A result file that another finalizer goes on with.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SavedFile {
+    /// The blob of parts, once there is a part.
+    pub(crate) multipart: Option<MultipartId>,
+    /// Its parts.
+    pub(crate) parts: Vec<PartTag>,
+    /// State of the digest, hexadecimal.
+    pub(crate) sha256_state: String,
+    /// Lines so far.
+    pub(crate) lines: u64,
+    /// Bytes so far.
+    pub(crate) bytes: u64,
+    /// Those of them that fill no part yet; stored beside this.
+    #[serde(skip)]
+    pub(crate) tail: Vec<u8>,
+}
 
 /// A blob of parts that is being written.
 struct Multipart {
@@ -38,6 +58,56 @@ impl ResultFile {
             sha256: Sha256::new(),
             lines: 0,
             bytes: 0,
+        }
+    }
+
+    /// Makes a file of what was saved.
+    ///
+    /// # Errors
+    ///
+    /// [`IoError`]: `Corrupt`.
+    pub(crate) fn resumed(
+        blobs: Arc<dyn Blobs>,
+        key: BlobKey,
+        saved: SavedFile,
+    ) -> Result<Self, IoError> {
+        let corrupt = || IoError::new("resume the file", key.to_string(), IoKind::Corrupt);
+        let mut state = SerializedState::<Sha256>::default();
+        hex::decode_to_slice(&saved.sha256_state, &mut state)
+            .map_err(|cause| corrupt().because(cause))?;
+        let sha256 = Sha256::deserialize(&state).map_err(|_| corrupt())?;
+        let SavedFile {
+            multipart,
+            parts,
+            lines,
+            bytes,
+            tail,
+            ..
+        } = saved;
+        Ok(Self {
+            multipart: multipart.map(|id| Multipart { id, parts }),
+            buffer: tail,
+            sha256,
+            lines,
+            bytes,
+            blobs,
+            key,
+        })
+    }
+
+    /// Gives the file up to a finalizer that goes on with it: nothing stored is dropped.
+    pub(crate) fn save(&mut self) -> SavedFile {
+        let multipart = self.multipart.take();
+        SavedFile {
+            sha256_state: hex::encode(self.sha256.serialize()),
+            lines: self.lines,
+            bytes: self.bytes,
+            tail: std::mem::take(&mut self.buffer),
+            parts: multipart
+                .as_ref()
+                .map(|multipart| multipart.parts.clone())
+                .unwrap_or_default(),
+            multipart: multipart.map(|multipart| multipart.id),
         }
     }
 
@@ -100,9 +170,17 @@ impl ResultFile {
         }
         match &self.multipart {
             Some(multipart) => {
-                self.blobs
+                let finished = self
+                    .blobs
                     .multipart_finish(&self.key, &multipart.id, &multipart.parts)
-                    .await?;
+                    .await;
+                match finished {
+                    Ok(_) => {}
+                    Err(error) if error.kind == IoKind::NotFound => {
+                        self.check_finished(error).await?;
+                    }
+                    Err(error) => return Err(error),
+                }
                 self.multipart = None;
             }
             None => {
@@ -117,6 +195,15 @@ impl ResultFile {
             lines: self.lines,
             bytes: self.bytes,
         }))
+    }
+
+    /// Accepts a blob that is whole already: one that went on from the same place has made it of the same
+    /// parts, or an answer got lost.
+    async fn check_finished(&self, error: IoError) -> Result<(), IoError> {
+        match self.blobs.head(&self.key).await {
+            Ok(meta) if meta.bytes == self.bytes => Ok(()),
+            Ok(_) | Err(_) => Err(error),
+        }
     }
 
     /// Drops what is stored of a file that will not be finished.

@@ -1,31 +1,54 @@
 //! The stage itself: claim, write both files, end the batch in one transaction.
 
+use std::time::Duration;
+
 use batch_core::batch::{FileDigest, Manifest};
 use batch_core::blob_key::BlobKey;
 use batch_core::file::{File, FileStatus, Purpose};
 use batch_core::id::FileId;
 use batch_core::lifecycle::State;
 use batch_core::limits::EXPIRES_AFTER_S_MAX;
-use batch_core::message::{SCHEMA, StageJob};
+use batch_core::message::{QueueName, SCHEMA, StageJob};
 use batch_core::time::UnixMs;
 use batch_io::store::{Claimed, Finish, Finished, Stage};
 use batch_io::{IoError, IoKind};
 
 use crate::Context;
-use crate::walk::{ResultFiles, Written};
+use crate::place::Place;
+use crate::walk::{ResultFiles, Walked, Written, place_key};
 
 /// The longest that a batch whose results contradict each other waits for its next try: one hour.
 const CORRUPT_RETRY_MS_MAX: i64 = 3_600_000;
 
+/// How long before its end a finalizer saves its place: longer than a window takes to merge (64 MiB of lines,
+/// some hundred MiB of results, at 20 MB/s or more).
+const SAVE_BEFORE_MS: i64 = 60_000;
+
+/// What a finalizer came to.
+enum Came {
+    /// The batch has ended.
+    ToTheEnd,
+    /// Its time was over.
+    ToAPlace(Place),
+    /// Another has taken over.
+    ToNothing,
+}
+
 /// Writes the files of one sealed batch and ends it, unless another finalizer works on it.
 ///
-/// May be run again at any time. Results that contradict the index are logged and left for a person; the
+/// May be run again at any time. Where `until` is given, the process is killed then: before that it saves its
+/// place and asks for another run, which goes on from there. Results that contradict the index are logged and left for a person; the
 /// batch is tried again ever later, up to an hour.
 ///
 /// # Errors
 ///
 /// [`IoError`] if the store fails, `Denied` for a job of a newer version; run it again.
-pub async fn handle(ctx: &Context, job: StageJob, now: UnixMs) -> Result<(), IoError> {
+pub async fn handle(
+    ctx: &Context,
+    job: StageJob,
+    now: UnixMs,
+    until: Option<UnixMs>,
+) -> Result<(), IoError> {
     if job.schema > SCHEMA {
         return Err(IoError::new(
             "read a finalize job of a newer version",
@@ -40,17 +63,11 @@ pub async fn handle(ctx: &Context, job: StageJob, now: UnixMs) -> Result<(), IoE
     else {
         return Ok(());
     };
-    let mut files = ResultFiles::new(ctx, &claimed);
-    let result = end_batch(ctx, &claimed, &mut files).await;
-    if !matches!(result, Ok(true)) {
-        files.abort().await;
-    }
+    let result = run(ctx, &claimed, until).await;
     match result {
-        Ok(true) => {
-            remove_leftovers(ctx, &claimed).await;
-            Ok(())
-        }
-        Ok(false) => {
+        Ok(Came::ToTheEnd) => Ok(()),
+        Ok(Came::ToAPlace(place)) => save(ctx, &claimed, &place).await,
+        Ok(Came::ToNothing) => {
             tracing::info!(batch.id = %job.batch, "another finalizer has taken over");
             Ok(())
         }
@@ -59,12 +76,51 @@ pub async fn handle(ctx: &Context, job: StageJob, now: UnixMs) -> Result<(), IoE
     }
 }
 
-/// Writes and publishes the files; false if the lease was lost.
+async fn run(ctx: &Context, claimed: &Claimed, until: Option<UnixMs>) -> Result<Came, IoError> {
+    let mut files = ResultFiles::open(ctx, claimed).await?;
+    let resumed = claimed.run.saved_place.is_some();
+    let came = end_batch(ctx, claimed, &mut files, until).await;
+    match &came {
+        Ok(Came::ToTheEnd) => remove_leftovers(ctx, claimed, files.epoch).await,
+        Ok(Came::ToAPlace(_)) => {}
+        // What a saved place names belongs to whoever goes on from it.
+        Ok(Came::ToNothing) | Err(_) if resumed => {}
+        Ok(Came::ToNothing) | Err(_) => files.abort().await,
+    }
+    came
+}
+
+/// Stores a place and asks for the next run.
+async fn save(ctx: &Context, claimed: &Claimed, place: &Place) -> Result<(), IoError> {
+    let Claimed { params, epoch, .. } = claimed;
+    let key = place_key(claimed, *epoch);
+    ctx.platform.blobs.put(&key, place.encode()).await?;
+    let now = (ctx.platform.clock)();
+    let saved = ctx
+        .store
+        .save_place(&params.tenant, params.id, *epoch, now)
+        .await?;
+    if !saved {
+        return Ok(());
+    }
+    tracing::info!(batch.id = %params.id, window = place.position.window, "saved the place");
+    let job = StageJob {
+        schema: SCHEMA,
+        tenant: params.tenant.clone(),
+        batch: params.id,
+    };
+    ctx.platform
+        .send(&QueueName::Finalize, &[job], Duration::ZERO)
+        .await
+}
+
+/// Writes and publishes the files.
 async fn end_batch(
     ctx: &Context,
     claimed: &Claimed,
     files: &mut ResultFiles,
-) -> Result<bool, IoError> {
+    until: Option<UnixMs>,
+) -> Result<Came, IoError> {
     let State::Sealed(outcome) = claimed.run.state else {
         let what = format!("{} is {}", claimed.params.id, claimed.run.state);
         return Err(IoError::new(
@@ -73,19 +129,19 @@ async fn end_batch(
             IoKind::Corrupt,
         ));
     };
-    let Some(written) = ctx
+    let stop_at = until.map(|until| until.plus_ms(-SAVE_BEFORE_MS));
+    let walk = files.write(ctx, claimed, outcome.stop(), stop_at);
+    let clock = &ctx.platform.clock;
+    let walked = ctx
         .store
-        .while_held(
-            Stage::Finalize,
-            claimed,
-            &ctx.platform.clock,
-            files.write(ctx, claimed, outcome.stop()),
-        )
-        .await?
-    else {
-        return Ok(false);
+        .while_held(Stage::Finalize, claimed, clock, walk)
+        .await?;
+    let written = match walked {
+        Some(Walked::Written(written)) => written,
+        Some(Walked::Paused(place)) => return Ok(Came::ToAPlace(place)),
+        None => return Ok(Came::ToNothing),
     };
-    let now = (ctx.platform.clock)();
+    let now = clock();
     let finish = describe(ctx, claimed, files, written, now);
     match ctx
         .store
@@ -100,9 +156,9 @@ async fn end_batch(
     {
         Finished::Done(run) => {
             tracing::info!(batch.id = %claimed.params.id, state = %run.state, "batch ended");
-            Ok(true)
+            Ok(Came::ToTheEnd)
         }
-        Finished::Fenced => Ok(false),
+        Finished::Fenced => Ok(Came::ToNothing),
     }
 }
 
@@ -160,9 +216,9 @@ fn describe(
 }
 
 /// Removes what finalizers of earlier epochs wrote and could not publish. Reconcile does what fails here.
-async fn remove_leftovers(ctx: &Context, claimed: &Claimed) {
+async fn remove_leftovers(ctx: &Context, claimed: &Claimed, published: u64) {
     let (tenant, batch) = (&claimed.params.tenant, claimed.params.id);
-    for epoch in 1..claimed.epoch {
+    for epoch in (1..claimed.epoch).filter(|epoch| *epoch != published) {
         let output = BlobKey::Output {
             tenant: tenant.clone(),
             batch,

@@ -6,11 +6,13 @@ use batch_core::batch::{FileDigest, LineCounts};
 use batch_core::blob_key::BlobKey;
 use batch_core::lifecycle::Stop;
 use batch_core::merge::{MergedWindow, merge_window};
+use batch_core::time::UnixMs;
 use batch_io::port::read_named;
 use batch_io::store::Claimed;
 use batch_io::{IoError, IoKind};
 
 use crate::Context;
+use crate::place::{Place, Position};
 use crate::result_file::ResultFile;
 use crate::shards::Segments;
 
@@ -21,6 +23,18 @@ pub(crate) struct ResultFiles {
     pub(crate) output: ResultFile,
     /// All other lines.
     pub(crate) errors: ResultFile,
+    /// Epoch in the names of both.
+    pub(crate) epoch: u64,
+    position: Position,
+}
+
+/// How a walk went.
+#[derive(Debug)]
+pub(crate) enum Walked {
+    /// To the end.
+    Written(Written),
+    /// As far as time allowed: the place to go on from.
+    Paused(Place),
 }
 
 /// Both files of a batch, stored and complete.
@@ -33,28 +47,42 @@ pub(crate) struct Written {
 }
 
 impl ResultFiles {
-    /// Makes two empty files whose blobs carry the epoch.
-    pub(crate) fn new(ctx: &Context, claimed: &Claimed) -> Self {
-        let Claimed { params, epoch, .. } = claimed;
-        let (tenant, batch, epoch) = (params.tenant.clone(), params.id, *epoch);
+    /// Makes two empty files whose blobs carry the epoch, or goes on with those of the saved place.
+    ///
+    /// # Errors
+    ///
+    /// [`IoError`]: `Corrupt` if the saved place does not read.
+    pub(crate) async fn open(ctx: &Context, claimed: &Claimed) -> Result<Self, IoError> {
         let blobs = &ctx.platform.blobs;
-        Self {
-            output: ResultFile::new(
-                Arc::clone(blobs),
-                BlobKey::Output {
-                    tenant: tenant.clone(),
-                    batch,
-                    epoch,
-                },
-            ),
-            errors: ResultFile::new(
-                Arc::clone(blobs),
-                BlobKey::Errors {
-                    tenant,
-                    batch,
-                    epoch,
-                },
-            ),
+        let Some(saved) = claimed.run.saved_place else {
+            let [output, errors] =
+                keys(claimed, claimed.epoch).map(|key| ResultFile::new(Arc::clone(blobs), key));
+            return Ok(Self {
+                output,
+                errors,
+                epoch: claimed.epoch,
+                position: Position::default(),
+            });
+        };
+        let key = place_key(claimed, saved);
+        let bytes = read_named(blobs.as_ref(), &key).await?;
+        let place = Place::decode(&key.path(), &bytes)?;
+        let [output, errors] = keys(claimed, place.files_epoch);
+        Ok(Self {
+            output: ResultFile::resumed(Arc::clone(blobs), output, place.output)?,
+            errors: ResultFile::resumed(Arc::clone(blobs), errors, place.errors)?,
+            epoch: place.files_epoch,
+            position: place.position,
+        })
+    }
+
+    /// Gives both files up to a finalizer that goes on with them.
+    fn save(&mut self) -> Place {
+        Place {
+            files_epoch: self.epoch,
+            position: self.position.clone(),
+            output: self.output.save(),
+            errors: self.errors.save(),
         }
     }
 
@@ -66,7 +94,8 @@ impl ResultFiles {
 
     /// Writes every line of the batch into one of the files, and proves that none is missing or double.
     ///
-    /// `stop` says why lines may lack a result; memory holds one window's results at a time.
+    /// `stop` says why lines may lack a result; memory holds one window's results at a time. From `until` on
+    /// no further window is begun, but one is always written.
     ///
     /// # Errors
     ///
@@ -76,38 +105,82 @@ impl ResultFiles {
         ctx: &Context,
         claimed: &Claimed,
         stop: Option<Stop>,
-    ) -> Result<Written, IoError> {
+        until: Option<UnixMs>,
+    ) -> Result<Walked, IoError> {
         let Claimed { params, run, .. } = claimed;
         let (tenant, batch) = (&params.tenant, params.id);
         let segments = Segments::of(tenant, batch, &ctx.store.list_shards(tenant, batch).await?);
-        let mut counts = LineCounts::default();
-        let mut unexecuted = 0;
-        for window in 0..run.windows {
+        let first = self.position.window;
+        for window in first..run.windows {
+            let is_late = until.is_some_and(|until| (ctx.platform.clock)() >= until);
+            if is_late && window > first {
+                return Ok(Walked::Paused(self.save()));
+            }
             let merged = merge(ctx, claimed, &segments, window, stop).await?;
-            counts.completed += merged.completed;
-            counts.failed += merged.failed;
-            unexecuted += merged.unexecuted;
             self.output.append(&merged.output, merged.completed).await?;
             self.errors.append(&merged.errors, merged.failed).await?;
+            let Position {
+                counts, unexecuted, ..
+            } = &mut self.position;
+            counts.completed += merged.completed;
+            counts.failed += merged.failed;
+            *unexecuted += merged.unexecuted;
+            self.position.window = window + 1;
         }
-        counts.total = counts.completed + counts.failed;
-        let public = LineCounts {
-            failed: run.counts.failed + unexecuted,
-            ..run.counts
-        };
-        if counts != public {
-            let contradiction = format!("results give {counts:?}, the batch says {public:?}");
-            return Err(IoError::new(
-                "prove the results complete",
-                batch.to_string(),
-                IoKind::Corrupt,
-            )
-            .because(contradiction));
-        }
-        Ok(Written {
+        self.prove(claimed)?;
+        Ok(Walked::Written(Written {
             output: self.output.finish().await?,
             errors: self.errors.finish().await?,
-        })
+        }))
+    }
+
+    /// Compares what was written with what the batch has told its clients.
+    fn prove(&self, claimed: &Claimed) -> Result<(), IoError> {
+        let Claimed { params, run, .. } = claimed;
+        let written = LineCounts {
+            total: self.position.counts.completed + self.position.counts.failed,
+            ..self.position.counts
+        };
+        let public = LineCounts {
+            failed: run.counts.failed + self.position.unexecuted,
+            ..run.counts
+        };
+        if written == public {
+            return Ok(());
+        }
+        let contradiction = format!("results give {written:?}, the batch says {public:?}");
+        Err(IoError::new(
+            "prove the results complete",
+            params.id.to_string(),
+            IoKind::Corrupt,
+        )
+        .because(contradiction))
+    }
+}
+
+/// Names the blobs of both files.
+fn keys(claimed: &Claimed, epoch: u64) -> [BlobKey; 2] {
+    let (tenant, batch) = (claimed.params.tenant.clone(), claimed.params.id);
+    [
+        BlobKey::Output {
+            tenant: tenant.clone(),
+            batch,
+            epoch,
+        },
+        BlobKey::Errors {
+            tenant,
+            batch,
+            epoch,
+        },
+    ]
+}
+
+/// Names the blob of the place that the finalizer of an epoch saved.
+pub(crate) fn place_key(claimed: &Claimed, epoch: u64) -> BlobKey {
+    BlobKey::Place {
+        tenant: claimed.params.tenant.clone(),
+        batch: claimed.params.id,
+        epoch,
     }
 }
 

@@ -17,6 +17,7 @@ use batch_core::file::{ExpiresAfter, File, Purpose};
 use batch_core::id::{BatchId, FileId};
 use batch_core::lifecycle::{Event, SealedAs, State, Terminal};
 use batch_core::limits::{OUTPUT_PART_BYTES, SHARD_LOSSES_MAX};
+use batch_core::message::QueueName;
 use batch_core::settings::Timing;
 use batch_core::shard::ShardId;
 use batch_io::Platform;
@@ -43,9 +44,24 @@ fn context(world: &World, platform: Platform) -> Context {
 
 async fn finalize(world: &World, batch: BatchId) {
     let ctx = context(world, world.platform.clone());
-    handle(&ctx, world.stage_job(batch), world.now())
+    handle(&ctx, world.stage_job(batch), world.now(), None)
         .await
         .expect("finalize");
+}
+
+/// Finalizes with time for one window a run, and returns how many runs it took.
+async fn finalize_in_steps(world: &World, batch: BatchId) -> u32 {
+    let ctx = context(world, world.platform.clone());
+    let mut runs = 0;
+    while matches!(world.batch(batch).await.run.state, State::Sealed(_)) {
+        assert!(runs < 100, "it does not come to an end");
+        runs += 1;
+        let now = world.now();
+        handle(&ctx, world.stage_job(batch), now, Some(now))
+            .await
+            .expect("finalize");
+    }
+    runs
 }
 
 async fn apply(world: &World, batch: BatchId, event: Event) {
@@ -379,7 +395,7 @@ async fn output_is_whole_when_it_has_many_parts() {
             .expect("a free shard");
     }
     apply(&world, batch, Event::AllShardsDone).await;
-    finalize(&world, batch).await;
+    assert!(finalize_in_steps(&world, batch).await > 1, "it has windows");
     let output = world
         .batch(batch)
         .await
@@ -488,8 +504,10 @@ async fn the_work_is_dropped_when_another_finalizer_takes_over() {
             .await
             .expect("claim")
     };
-    let (dropped, taken) =
-        tokio::join!(handle(&ctx, world.stage_job(batch), world.now()), takeover);
+    let (dropped, taken) = tokio::join!(
+        handle(&ctx, world.stage_job(batch), world.now(), None),
+        takeover
+    );
     dropped.expect("a lost lease is no error");
     assert_eq!(
         taken.expect("a lapsed stage").epoch,
@@ -512,6 +530,7 @@ async fn crash_at(k: i64, when: When) -> (String, u64) {
         &context(&world, fuse.wrap(&world.platform)),
         world.stage_job(batch),
         world.now(),
+        None,
     )
     .await;
     let calls = fuse.calls();
@@ -526,6 +545,56 @@ async fn fails_at_every_call() {
         let (expected, calls) = crash_at(i64::MAX, when).await;
         for k in 0..i64::try_from(calls).expect("few calls") {
             let (recovered, _) = crash_at(k, when).await;
+            assert_eq!(recovered, expected, "crash {when:?} call {k}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn goes_on_from_the_saved_place_when_its_time_was_over() {
+    let world = World::new();
+    let whole = publish_and_run(&world, 2, Answers::Mixed).await;
+    let in_steps = publish_and_run(&world, 2, Answers::Mixed).await;
+    for batch in [whole, in_steps] {
+        stop(&world, batch, Event::CancelRequested).await;
+    }
+    finalize(&world, whole).await;
+    assert_eq!(finalize_in_steps(&world, in_steps).await, 2, "two windows");
+    assert_eq!(
+        outcome(&world, in_steps).await,
+        outcome(&world, whole).await
+    );
+    let jobs = world.drain(&QueueName::Finalize).await;
+    assert!(
+        jobs.iter().any(|job| job.contains(&in_steps.to_string())),
+        "it asks for its next run: {jobs:?}"
+    );
+}
+
+/// As [`crash_at`], with time for one window a run.
+async fn crash_in_steps_at(k: i64, when: When) -> (String, u64) {
+    let world = World::new();
+    let batch = publish_and_run(&world, 2, Answers::Mixed).await;
+    stop(&world, batch, Event::CancelRequested).await;
+    let fuse = Fuse::at(k, when);
+    let ctx = context(&world, fuse.wrap(&world.platform));
+    for _ in 0..2 {
+        let now = world.now();
+        // The error is the crash itself; what counts is what the next run makes of it.
+        let _ = handle(&ctx, world.stage_job(batch), now, Some(now)).await;
+    }
+    let calls = fuse.calls();
+    world.advance_ms(world.settings.timing.lease_ms + world.settings.timing.takeover_ms);
+    finalize_in_steps(&world, batch).await;
+    (outcome(&world, batch).await, calls)
+}
+
+#[tokio::test]
+async fn fails_at_every_call_around_a_saved_place() {
+    for when in [When::Before, When::After] {
+        let (expected, calls) = crash_in_steps_at(i64::MAX, when).await;
+        for k in 0..i64::try_from(calls).expect("few calls") {
+            let (recovered, _) = crash_in_steps_at(k, when).await;
             assert_eq!(recovered, expected, "crash {when:?} call {k}");
         }
     }

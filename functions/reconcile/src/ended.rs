@@ -99,7 +99,7 @@ fn folders(tenant: &TenantId, batch: BatchId) -> [String; 3] {
 }
 
 /// Returns the folder that a path is in, with its slash.
-pub(crate) fn parent(path: &str) -> String {
+fn parent(path: &str) -> String {
     path.rsplit_once('/')
         .map_or_else(String::new, |(folder, _)| format!("{folder}/"))
 }

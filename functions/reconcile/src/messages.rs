@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use batch_core::batch::BatchRun;
-use batch_core::id::{BatchId, TenantId};
-use batch_core::message::{DispatchJob, Lane, QueueName, SCHEMA, ShardJob, StageJob};
+use batch_core::id::{BatchId, FileId, TenantId, UploadId};
+use batch_core::message::{AssembleJob, DispatchJob, Lane, QueueName, SCHEMA, ShardJob, StageJob};
 use batch_core::shard::Shard;
 use batch_io::IoError;
 use batch_io::port::queue_rules::DELAY_MAX;
@@ -24,6 +24,24 @@ pub(crate) async fn ask_stage(
         batch,
     };
     ctx.platform.send(queue, &[job], Duration::ZERO).await
+}
+
+/// Asks for a file to be put together.
+pub(crate) async fn ask_assemble(
+    ctx: &Context,
+    tenant: &TenantId,
+    upload: UploadId,
+    file: FileId,
+) -> Result<(), IoError> {
+    let job = AssembleJob {
+        schema: SCHEMA,
+        tenant: tenant.clone(),
+        upload,
+        file,
+    };
+    ctx.platform
+        .send(&QueueName::Assemble, &[job], Duration::ZERO)
+        .await
 }
 
 /// Asks for a dispatch of a model.

@@ -9,6 +9,8 @@ pub struct Report {
     pub batches_sealed: u64,
     /// Jobs of stuck stages that were sent again.
     pub stages_resent: u64,
+    /// Jobs that put files together and were sent again.
+    pub assemblies_resent: u64,
     /// Messages of shards that were sent again, after a loss of the message or of the worker.
     pub shards_resent: u64,
     /// Shards that were split.

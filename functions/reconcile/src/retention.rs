@@ -1,11 +1,12 @@
-//! Files, uploads and memories of creates whose time is over: the bytes go first, then the record.
+//! Files, uploads and memories of creates whose time is over: the bytes go first, then the record. And files
+//! that are late to be put together.
 
 use batch_core::blob_key::BlobKey;
-use batch_core::id::{FileId, PartId, TenantId, UploadId};
+use batch_core::id::{FileId, TenantId, UploadId};
 use batch_io::IoError;
-use batch_io::store::FileCollection;
+use batch_io::store::{FileCollection, UploadCollection};
 
-use crate::ended::parent;
+use crate::messages::ask_assemble;
 use crate::pass::Pass;
 
 /// Removes a deleted or expired file that no batch reads any more.
@@ -29,7 +30,8 @@ pub(crate) async fn collect_file(
     }
 }
 
-/// Removes the parts of an upload that can no longer be completed, or is completed.
+/// Removes the parts of an upload that can no longer be completed, or is completed. Asks again for the job
+/// that puts them together, if it is late.
 ///
 /// # Errors
 ///
@@ -39,26 +41,20 @@ pub(crate) async fn collect_upload(
     tenant: &TenantId,
     upload: UploadId,
 ) -> Result<(), IoError> {
-    if !pass
-        .ctx
-        .store
-        .collect_upload(tenant, upload, pass.now)
-        .await?
-    {
-        return Ok(());
+    let store = &pass.ctx.store;
+    match store.collect_upload(tenant, upload, pass.now).await? {
+        UploadCollection::Nothing => {}
+        UploadCollection::Assembling(file) => {
+            ask_assemble(pass.ctx, tenant, upload, file).await?;
+            pass.report.assemblies_resent += 1;
+        }
+        UploadCollection::Remove => {
+            let prefix = BlobKey::parts_prefix(tenant, upload);
+            pass.ctx.platform.blobs.delete_prefix(&prefix).await?;
+            store.forget_upload(tenant, upload).await?;
+            pass.report.uploads_removed += 1;
+        }
     }
-    let some_part = BlobKey::Part {
-        tenant: tenant.clone(),
-        upload,
-        part: PartId::new(pass.now, [0; 16]),
-    };
-    pass.ctx
-        .platform
-        .blobs
-        .delete_prefix(&parent(&some_part.path()))
-        .await?;
-    pass.ctx.store.forget_upload(tenant, upload).await?;
-    pass.report.uploads_removed += 1;
     Ok(())
 }
 

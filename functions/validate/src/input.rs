@@ -2,7 +2,7 @@
 
 use batch_core::batch::{BatchParams, ValidationError};
 use batch_core::blob_key::BlobKey;
-use batch_core::file::Purpose;
+use batch_core::file::{File, FileStatus, Purpose};
 use batch_core::id::FileId;
 use batch_core::line::problem;
 use batch_core::time::UnixMs;
@@ -17,6 +17,36 @@ pub(crate) struct Input {
     pub(crate) bytes: u64,
     /// The bytes, in order.
     pub(crate) body: BlobReader,
+}
+
+/// Returns whether the file that `params` names is still being put together.
+///
+/// # Errors
+///
+/// [`IoError`].
+pub(crate) async fn is_awaited(
+    ctx: &Context,
+    params: &BatchParams,
+    now: UnixMs,
+) -> Result<bool, IoError> {
+    let Ok(file) = params.input_file_id.parse::<FileId>() else {
+        return Ok(false);
+    };
+    let file = ctx.store.load_file(&params.tenant, file, now).await?;
+    Ok(file.is_some_and(|file| file.status == FileStatus::Uploaded))
+}
+
+/// Says why a file has no bytes that could be read.
+fn unusable(file: &File) -> Option<ValidationError> {
+    match &file.status {
+        FileStatus::Uploaded | FileStatus::Processed => None,
+        FileStatus::Error(why) => Some(ValidationError {
+            code: "invalid_request".to_owned(),
+            message: format!("The file {} cannot be read. {why}", file.id),
+            line: None,
+            param: Some("file_id".to_owned()),
+        }),
+    }
 }
 
 /// Opens the file that `params` names.
@@ -37,7 +67,10 @@ pub(crate) async fn open_input(
     };
     let key = match ctx.store.load_file(&params.tenant, file, now).await? {
         Some(file) if file.purpose != Purpose::Batch => return missing(),
-        Some(file) => file.blob,
+        Some(file) => match unusable(&file) {
+            Some(why) => return Ok(Err(why)),
+            None => file.blob,
+        },
         None => BlobKey::File {
             tenant: params.tenant.clone(),
             file,

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use batch_core::batch::{BatchParams, ValidationError};
+use batch_core::lifecycle::State;
 use batch_core::line::problem;
 use batch_core::message::{DispatchJob, QueueName, SCHEMA, StageJob};
 use batch_core::time::UnixMs;
@@ -14,7 +15,7 @@ use tokio::sync::mpsc::{self, Sender};
 
 use crate::Context;
 use crate::cut::{Chunk, Job, Sound, cut_file};
-use crate::input::{Input, open_input};
+use crate::input::{Input, is_awaited, open_input};
 use crate::write::store_windows;
 
 /// Chunks of the file that wait for the cutting thread.
@@ -23,7 +24,8 @@ const CHUNKS_WAITING: usize = 8;
 /// Windows that wait to be stored; their number is bounded by their memory.
 const WINDOWS_WAITING: usize = 1;
 
-/// Validates one batch, unless another validator works on it or it needs no validation any more.
+/// Validates one batch, unless another validator works on it or it needs no validation any more. Asks again
+/// later if its file is still being put together.
 ///
 /// May be run again at any time: a lost lease or any error leaves nothing but blobs and records that the
 /// next run writes just so.
@@ -38,6 +40,10 @@ pub async fn handle(ctx: &Context, job: StageJob, now: UnixMs) -> Result<(), IoE
             job.batch.to_string(),
             IoKind::Denied,
         ));
+    }
+    if is_early(ctx, &job, now).await? {
+        let delay = Duration::from_millis(ctx.store.timing().control_ms.unsigned_abs());
+        return ctx.platform.send(&QueueName::Validate, &[job], delay).await;
     }
     let Some(claimed) = ctx
         .store
@@ -63,6 +69,15 @@ pub async fn handle(ctx: &Context, job: StageJob, now: UnixMs) -> Result<(), IoE
             Ok(())
         }
     }
+}
+
+/// Returns whether a validating batch must wait for its file: nobody claims it then, so that whoever looks
+/// first when the file is there can.
+async fn is_early(ctx: &Context, job: &StageJob, now: UnixMs) -> Result<bool, IoError> {
+    let Some(view) = ctx.store.load_batch(&job.tenant, job.batch).await? else {
+        return Ok(false);
+    };
+    Ok(view.run.state == State::Validating && is_awaited(ctx, &view.params, now).await?)
 }
 
 /// Reads the whole file and stores its windows.

@@ -9,14 +9,16 @@ use std::sync::Arc;
 
 use batch_core::batch::ValidationError;
 use batch_core::blob_key::BlobKey;
-use batch_core::file::Purpose;
+use batch_core::external::PinnedObject;
+use batch_core::file::{File, FileStatus, Purpose};
 use batch_core::format;
-use batch_core::id::{BatchId, FileId};
+use batch_core::id::{BatchId, FileId, UploadId};
 use batch_core::lifecycle::{Event, SealedAs, State, Terminal};
-use batch_core::message::QueueName;
+use batch_core::message::{QueueName, SCHEMA};
 use batch_core::settings::Timing;
+use batch_core::upload::{Assembly, AssemblySource, Upload, UploadStatus};
 use batch_io::Platform;
-use batch_io::store::{Stage, Store};
+use batch_io::store::{AssemblyEnded, Stage, Store};
 use expect_test::{Expect, expect};
 use faults::{Fuse, When};
 use validate::{Context, handle};
@@ -437,4 +439,119 @@ async fn fails_at_every_call() {
             }
         }
     }
+}
+
+/// Creates a batch on a file that a job is still to put together, and returns the upload of it.
+async fn create_on_awaited(world: &World) -> (BatchId, Upload, FileId) {
+    let id = FileId::new(world.now(), (world.platform.random)());
+    let text = request("a", "tiny");
+    let file = File {
+        id,
+        tenant: world.tenant.clone(),
+        bytes: text.len() as u64,
+        created_at: world.now(),
+        expires_at: None,
+        filename: "input.jsonl".to_owned(),
+        purpose: Purpose::Batch,
+        status: FileStatus::Uploaded,
+        blob: BlobKey::File {
+            tenant: world.tenant.clone(),
+            file: id,
+        },
+        schema: SCHEMA,
+    };
+    let upload = Upload {
+        id: UploadId::new(world.now(), (world.platform.random)()),
+        tenant: world.tenant.clone(),
+        bytes: file.bytes,
+        created_at: world.now(),
+        expires_at: world.now().plus_ms(3_600_000),
+        filename: file.filename.clone(),
+        mime_type: "application/jsonl".to_owned(),
+        purpose: Purpose::Batch,
+        expires_after: None,
+        status: UploadStatus::Completed(id),
+        schema: SCHEMA,
+    };
+    let assembly = Assembly {
+        upload: upload.clone(),
+        file: id,
+        source: AssemblySource::Object(PinnedObject {
+            object: "s3://exports/input.jsonl".parse().expect("an object"),
+            etag: String::new(),
+            bytes: file.bytes,
+        }),
+        md5: None,
+    };
+    world
+        .store
+        .begin_import(&assembly, &file, world.now())
+        .await
+        .expect("begin");
+    let batch = world.create(&id.to_string(), Some(file.bytes)).await;
+    (batch, upload, id)
+}
+
+async fn end_assembly(world: &World, upload: &Upload, file: FileId, status: FileStatus) {
+    let ended = world
+        .store
+        .end_assembly(&world.tenant, upload.id, file, &status, world.now());
+    assert_eq!(ended.await.expect("end"), AssemblyEnded::Done);
+}
+
+#[tokio::test]
+async fn the_batch_waits_while_its_file_is_put_together() {
+    let world = World::new();
+    let (batch, upload, file) = create_on_awaited(&world).await;
+    for _ in 0..2 {
+        validate(&world, batch).await;
+        assert_eq!(world.batch(batch).await.run.state, State::Validating);
+        assert_eq!(
+            world.drain(&QueueName::Validate).await,
+            [""; 0],
+            "not at once"
+        );
+        world.advance_ms(world.settings.timing.control_ms);
+        assert_eq!(world.drain(&QueueName::Validate).await.len(), 1);
+    }
+    let blob = BlobKey::File {
+        tenant: world.tenant.clone(),
+        file,
+    };
+    let text = request("a", "tiny");
+    world
+        .platform
+        .blobs
+        .put(&blob, text.into())
+        .await
+        .expect("put the file");
+    end_assembly(&world, &upload, file, FileStatus::Processed).await;
+    validate(&world, batch).await;
+    assert_eq!(world.batch(batch).await.run.state, State::InProgress);
+}
+
+#[tokio::test]
+async fn the_batch_fails_when_its_file_cannot_be_put_together() {
+    let world = World::new();
+    let (batch, upload, file) = create_on_awaited(&world).await;
+    let why = FileStatus::Error("The part 'part_1' is gone.".to_owned());
+    end_assembly(&world, &upload, file, why).await;
+    validate(&world, batch).await;
+    let errors = world.batch(batch).await.errors.unwrap_or_default();
+    let message = format!("The file {file} cannot be read. The part 'part_1' is gone.");
+    assert_eq!((errors.len(), &errors[0].message), (1, &message));
+}
+
+#[tokio::test]
+async fn a_stopped_batch_waits_for_no_file() {
+    let world = World::new();
+    let (batch, ..) = create_on_awaited(&world).await;
+    world
+        .store
+        .apply(&world.tenant, batch, Event::WindowClosed, world.now())
+        .await
+        .expect("stop the batch");
+    validate(&world, batch).await;
+    world.advance_ms(world.settings.timing.control_ms);
+    assert_eq!(world.drain(&QueueName::Validate).await, [""; 0]);
 }

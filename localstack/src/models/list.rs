@@ -85,6 +85,7 @@ fn source(source: &Source) -> String {
                 .unwrap_or_default();
             format!("Hugging Face {repo}{revision}{file}")
         }
+        Source::S3(uri) => uri.clone(),
         Source::Pypi {
             package, version, ..
         } => format!("PyPI {package} {version}"),

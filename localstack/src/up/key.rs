@@ -8,8 +8,9 @@ use anyhow::Context as _;
 use async_trait::async_trait;
 use batch_core::id::{KeyId, TenantId};
 use batch_core::time::UnixMs;
-use batch_core::wire::{Credentials, Principal, WireError};
+use batch_core::wire::{Credentials, Principal, WireError, hash_key};
 use batch_io::Platform;
+use batch_io::keys::authorize;
 use batch_io::store::{KeyRecord, Store};
 
 use crate::failure::usage;
@@ -33,7 +34,7 @@ pub(super) async fn install(
         Ok(key) => key.trim().to_owned(),
         Err(_) => kept_key(platform, data)?,
     };
-    let hash = authorizer::hash_key(&key);
+    let hash = hash_key(&key);
     for (known, _) in store.list_keys().await.context("read the keys")? {
         if known != hash {
             store
@@ -95,7 +96,7 @@ fn kept_key(platform: &Platform, data: &Path) -> anyhow::Result<String> {
     Ok(key)
 }
 
-/// Lets the API ask the authorizer, as API Gateway does on AWS.
+/// Finds callers by their keys.
 #[derive(Debug)]
 pub(super) struct Keys(pub(super) Store);
 
@@ -106,6 +107,6 @@ impl api::Authorize for Keys {
         credentials: Credentials<'_>,
         now: UnixMs,
     ) -> Result<Principal, WireError> {
-        authorizer::authorize(&self.0, credentials, now).await
+        authorize(&self.0, credentials, now).await
     }
 }

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use batch_core::catalog::Catalog;
+use batch_core::external::ImportLocations;
 use batch_io::embedded::Embedded;
 use batch_io::store::Store;
 use etcetera::BaseStrategy as _;
@@ -98,6 +99,8 @@ async fn serve(args: UpArgs, config: Config, data: PathBuf) -> anyhow::Result<()
         store,
         catalog,
         settings: config.settings,
+        // One machine reads its own disk: whoever may write there may as well upload.
+        imports: ImportLocations::default(),
     }));
     let mut http_stopped = stopped.clone();
     let http = tokio::spawn(async move {

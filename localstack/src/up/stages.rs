@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use batch_core::catalog::Catalog;
-use batch_core::message::{DispatchJob, QueueName, SCHEMA, StageJob};
+use batch_core::message::{AssembleJob, DispatchJob, QueueName, SCHEMA, StageJob};
 use batch_core::settings::Settings;
 use batch_core::time::UnixMs;
 use batch_io::port::Message;
@@ -49,7 +49,7 @@ impl Stages {
     }
 }
 
-/// Starts validate, dispatch, finalize and reconcile.
+/// Starts validate, dispatch, finalize, assemble and reconcile.
 pub(super) fn start(
     platform: &Platform,
     store: &Store,
@@ -88,10 +88,22 @@ pub(super) fn start(
                 .clone()
                 .queue(QueueName::Finalize, move |job: StageJob, now| {
                     let context = Arc::clone(&context);
-                    async move { finalize::handle(&context, job, now).await }
+                    async move { finalize::handle(&context, job, now, None).await }
                 }),
         );
     }
+    let context = Arc::new(assemble::Context {
+        platform: platform.clone(),
+        store: store.clone(),
+    });
+    tasks.spawn(
+        serve
+            .clone()
+            .queue(QueueName::Assemble, move |job: AssembleJob, _| {
+                let context = Arc::clone(&context);
+                async move { assemble::handle(&context, job).await }
+            }),
+    );
     let context = Arc::new(dispatch::Context {
         platform: platform.clone(),
         store: store.clone(),

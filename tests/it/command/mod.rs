@@ -1,6 +1,7 @@
 //! The command line: exit codes, last words, keys, stops, and `run` against the service.
 
 mod broken_models;
+mod deploy;
 mod full_disk;
 mod outlets;
 mod run_file;

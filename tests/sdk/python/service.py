@@ -5,6 +5,7 @@ The SDK itself reads `OPENAI_BASE_URL` and `OPENAI_API_KEY`.
 
 import importlib
 import json
+import os
 import time
 
 import openai
@@ -16,7 +17,9 @@ CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
 RESPONSES = "/v1/responses"
 TERMINAL = ("completed", "failed", "expired", "cancelled")
-WAIT_S = 180
+#: On AWS, S3 answers downloads after a redirect, and API Gateway answers what its authorizer refuses.
+BEHIND_GATEWAY = bool(os.environ.get("NIGHTSHIFT_BEHIND_GATEWAY"))
+WAIT_S = 600 if BEHIND_GATEWAY else 180
 
 client = openai.OpenAI(timeout=60)
 

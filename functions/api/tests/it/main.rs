@@ -8,6 +8,8 @@ mod batches;
 mod client;
 mod errors;
 mod files;
+mod imports;
 mod multipart;
+mod redirects;
 mod server;
 mod uploads;

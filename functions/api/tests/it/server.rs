@@ -4,12 +4,15 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
 
 use api::{Authorize, Context};
 use async_trait::async_trait;
 use batch_core::batch::Endpoint;
 use batch_core::catalog::{Catalog, Model, Price, Source};
+use batch_core::external::ImportLocations;
 use batch_core::id::{KeyId, TenantId};
+use batch_core::message::QueueName;
 use batch_core::settings::Settings;
 use batch_core::time::UnixMs;
 use batch_core::wire::{Credentials, Principal, WireError};
@@ -89,6 +92,7 @@ pub(crate) fn context(dir: &Path, settings: Settings) -> (Arc<Context>, Arc<Atom
         platform,
         catalog: Arc::new(Catalog::new(vec![model("org/m", "m"), model("tiny", "t")]).unwrap()),
         settings,
+        imports: ImportLocations::parse(&["s3://exports/for-nightshift/"]).unwrap(),
         auth: Arc::new(TenantKeys),
     };
     (Arc::new(context), clock)
@@ -121,6 +125,21 @@ impl Server {
 
     pub(crate) fn now(&self) -> UnixMs {
         UnixMs(self.clock.load(Ordering::Relaxed))
+    }
+
+    /// Takes the messages of a queue.
+    pub(crate) async fn jobs(&self, queue: &QueueName) -> Vec<String> {
+        let port = &self.context.platform.queue;
+        let received = port.receive(queue, 10, Duration::from_secs(60), Duration::ZERO);
+        let messages = received.await.unwrap();
+        messages.into_iter().map(|message| message.body).collect()
+    }
+
+    /// Writes an object of others, in a bucket that is a folder.
+    pub(crate) fn put_object(&self, path: &str, bytes: &[u8]) {
+        let path = self.dir.path().join("buckets").join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, bytes).unwrap();
     }
 
     /// Counts the files below the blobs' folder, half-written ones included.

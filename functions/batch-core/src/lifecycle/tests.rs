@@ -196,6 +196,7 @@ fn batch(state: State) -> (BatchParams, BatchRun) {
         output_file_id: None,
         error_file_id: None,
         manifest: None,
+        saved_place: None,
     };
     (params, run)
 }

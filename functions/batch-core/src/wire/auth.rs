@@ -1,5 +1,9 @@
 //! Who asks: the key that a request presents, and whom it stands for.
 
+use std::fmt::Write as _;
+
+use sha2::{Digest, Sha256};
+
 use crate::id::{KeyId, TenantId};
 use crate::wire::WireError;
 
@@ -40,6 +44,21 @@ impl<'a> Credentials<'a> {
             .filter(|key| (1..=KEY_BYTES_MAX).contains(&key.len()))
             .ok_or_else(WireError::no_key)
     }
+}
+
+/// Returns the hash under which a key is stored: SHA-256, lower-case hexadecimal.
+///
+/// Looked up by its hash, neither a stored secret nor the time of a lookup says anything about keys.
+#[must_use]
+pub fn hash_key(secret: &str) -> String {
+    let digest = Sha256::digest(secret.as_bytes());
+    digest
+        .iter()
+        .fold(String::with_capacity(64), |mut hex, byte| {
+            // Writing to a String cannot fail.
+            let _ = write!(hex, "{byte:02x}");
+            hex
+        })
 }
 
 #[cfg(test)]
@@ -83,6 +102,14 @@ mod tests {
         assert_eq!(
             WireError::wrong_key("sk-short").message,
             "Incorrect API key provided: ****."
+        );
+    }
+
+    #[test]
+    fn a_hash_is_sha_256_in_hexadecimal() {
+        assert_eq!(
+            hash_key("abc"),
+            "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
         );
     }
 }

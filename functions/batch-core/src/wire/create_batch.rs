@@ -4,6 +4,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::batch::Endpoint;
+use crate::external::ExternalObject;
 use crate::file::ExpiresAfter;
 use crate::limits::{
     JSON_BODY_BYTES_MAX, METADATA_KEY_CHARS_MAX, METADATA_PAIRS_MAX, METADATA_VALUE_CHARS_MAX,
@@ -12,6 +13,13 @@ use crate::limits::{
 use crate::wire::error::clip;
 use crate::wire::members::{Members, raw_type_name, type_name};
 use crate::wire::{WireError, expiry};
+
+const INPUT_FILE_ID: &str = "input_file_id";
+const REQUESTS: &str = "requests";
+const INPUT_S3_URI: &str = "input_s3_uri";
+
+/// Characters of the address of an object: a scheme, 63 of a bucket, 1,024 of a key.
+const INPUT_S3_URI_CHARS_MAX: usize = 1_100;
 
 /// Characters of an input file's id, which may name nothing.
 const INPUT_FILE_ID_CHARS_MAX: usize = 512;
@@ -26,6 +34,8 @@ pub enum BatchInput {
     File(String),
     /// The lines themselves, one JSON text a line, as the user wrote them.
     Inline(Vec<u8>),
+    /// An object outside the service.
+    Import(ExternalObject),
 }
 
 /// What `POST /batches` asks for.
@@ -97,22 +107,40 @@ impl CreateBatch {
 }
 
 fn input(members: &Members<'_>) -> Result<BatchInput, WireError> {
-    if members.raw("input_s3_uri").is_some() {
-        let message =
-            "This service does not read S3: upload the file, and give its id as 'input_file_id'.";
-        return Err(WireError::unsupported("input_s3_uri", message));
+    let mut given = [INPUT_FILE_ID, REQUESTS, INPUT_S3_URI]
+        .into_iter()
+        .filter(|name| members.raw(name).is_some());
+    match (given.next(), given.next()) {
+        (Some(_), Some(second)) => {
+            let message = format!(
+                "Give one of '{INPUT_FILE_ID}', '{REQUESTS}' and '{INPUT_S3_URI}', not two."
+            );
+            Err(WireError::invalid(message)
+                .with_param(second)
+                .with_code("invalid_value"))
+        }
+        (Some(INPUT_S3_URI), None) => import(members),
+        (Some(REQUESTS), None) => inline(members),
+        (Some(_) | None, None | Some(_)) => members
+            .required_text(INPUT_FILE_ID, INPUT_FILE_ID_CHARS_MAX)
+            .map(BatchInput::File),
     }
-    let Some(requests) = members.raw("requests") else {
-        return members
-            .required_text("input_file_id", INPUT_FILE_ID_CHARS_MAX)
-            .map(BatchInput::File);
+}
+
+fn import(members: &Members<'_>) -> Result<BatchInput, WireError> {
+    let text = members.required_text(INPUT_S3_URI, INPUT_S3_URI_CHARS_MAX)?;
+    let object = text.parse().map_err(|why| {
+        WireError::invalid(format!("Invalid '{INPUT_S3_URI}': {why}."))
+            .with_param(INPUT_S3_URI)
+            .with_code("invalid_value")
+    })?;
+    Ok(BatchInput::Import(object))
+}
+
+fn inline(members: &Members<'_>) -> Result<BatchInput, WireError> {
+    let Some(requests) = members.raw(REQUESTS) else {
+        return Err(WireError::missing(REQUESTS));
     };
-    if members.raw("input_file_id").is_some() {
-        let message = "Give either 'input_file_id' or 'requests', not both.";
-        return Err(WireError::invalid(message)
-            .with_param("requests")
-            .with_code("invalid_value"));
-    }
     let Ok(requests) = serde_json::from_str::<Vec<&RawValue>>(requests.get()) else {
         return Err(WireError::invalid_type(
             "requests",

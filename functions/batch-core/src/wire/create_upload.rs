@@ -1,15 +1,16 @@
 //! The bodies of the Uploads API.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use serde_json::Value;
 
 use crate::file::{ExpiresAfter, Purpose};
+use crate::form_envelope::EnvelopeFault;
 use crate::id::{Entropy, PartId, TenantId, UploadId};
 use crate::limits::{BLOB_PARTS_MAX, UPLOAD_BYTES_MAX, UPLOAD_LIFE_S};
 use crate::message::SCHEMA;
 use crate::time::UnixMs;
-use crate::upload::{Upload, UploadPart, UploadStatus};
+use crate::upload::{Piece, Upload, UploadStatus};
 use crate::wire::create_file::{FILENAME_CHARS_MAX, check_filename};
 use crate::wire::members::{Members, integer_within, type_name};
 use crate::wire::{WireError, expiry, purpose};
@@ -154,7 +155,8 @@ impl CompleteUpload {
         Ok(Self { part_ids: ids, md5 })
     }
 
-    /// Picks the parts in the order asked for, and checks that they add up to the bytes announced.
+    /// Picks the parts in the order asked for, and checks that they add up to the bytes announced. `found`
+    /// holds what is known of each part.
     ///
     /// # Errors
     ///
@@ -162,19 +164,21 @@ impl CompleteUpload {
     pub fn select(
         &self,
         upload: &Upload,
-        stored: &[UploadPart],
-    ) -> Result<Vec<UploadPart>, WireError> {
-        let mut parts = Vec::with_capacity(self.part_ids.len());
-        for id in &self.part_ids {
-            let part = stored
-                .iter()
-                .find(|part| part.id == *id)
-                .ok_or_else(|| no_part(&id.to_string()))?;
-            parts.push(part.clone());
-        }
-        let sum: u64 = parts.iter().map(|part| part.bytes).sum();
+        found: &HashMap<PartId, Piece>,
+    ) -> Result<Vec<Piece>, WireError> {
+        let pieces: Vec<Piece> = self
+            .part_ids
+            .iter()
+            .map(|id| {
+                found
+                    .get(id)
+                    .copied()
+                    .ok_or_else(|| no_part(&id.to_string()))
+            })
+            .collect::<Result<_, _>>()?;
+        let sum: u64 = pieces.iter().map(Piece::bytes).sum();
         if sum == upload.bytes {
-            return Ok(parts);
+            return Ok(pieces);
         }
         let message = format!(
             "The parts add up to {sum} bytes, but the upload was created for {} bytes.",
@@ -203,6 +207,16 @@ pub fn not_pending(status: &str) -> WireError {
     ))
     .with_param("upload_id")
     .with_code("upload_not_pending")
+}
+
+/// Says that a part was not sent as the one field `data` of a form.
+#[must_use]
+pub fn part_unreadable(part: PartId, fault: &EnvelopeFault) -> WireError {
+    WireError::invalid(format!(
+        "We could not read the form of part '{part}': {fault}."
+    ))
+    .with_param("part_ids")
+    .with_code("invalid_part")
 }
 
 /// Says that the bytes have another digest.

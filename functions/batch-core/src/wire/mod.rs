@@ -11,6 +11,7 @@ pub mod create_upload;
 pub mod error;
 pub mod expiry;
 pub mod file;
+pub mod import;
 pub mod members;
 pub mod model;
 pub mod page;
@@ -20,7 +21,7 @@ pub mod query;
 pub mod sniff;
 pub mod upload;
 
-pub use auth::{Credentials, Principal};
+pub use auth::{Credentials, Principal, hash_key};
 pub use batch::BatchObject;
 pub use create_batch::{BatchInput, CreateBatch};
 pub use create_file::{FileForm, FileParams};

@@ -12,7 +12,7 @@ use crate::file::{ExpiresAfter, File, FileStatus, Purpose};
 use crate::id::{BatchId, FileId, LineNo, PartId, TenantId, UploadId, WorkerId};
 use crate::lifecycle::{SealedAs, State, Stop, Terminal};
 use crate::time::UnixMs;
-use crate::upload::{Upload, UploadPart, UploadStatus};
+use crate::upload::{Piece, Upload, UploadPart, UploadStatus};
 use crate::worker::WorkerRecord;
 
 const NOW: UnixMs = UnixMs(1_790_000_000_123);
@@ -136,6 +136,7 @@ fn run(state: State, counts: (u64, u64, u64)) -> BatchRun {
             .filter(|_| started),
         error_file_id: None,
         manifest: None,
+        saved_place: None,
     }
 }
 
@@ -503,7 +504,10 @@ fn bad_parameters_of_a_batch_are_named() {
             r#"{{"requests":["{}"]}}"#,
             "x".repeat(create_batch::INLINE_BYTES_MAX)
         ),
-        r#"{"input_s3_uri":"s3://bucket/key"}"#.to_owned(),
+        r#"{"input_s3_uri":"https://bucket/key"}"#.to_owned(),
+        r#"{"input_s3_uri":7}"#.to_owned(),
+        with(r#""input_s3_uri":"s3://bucket/key""#),
+        r#"{"input_s3_uri":"s3://bucket/key","requests":[{}]}"#.to_owned(),
     ];
     let table: String = bodies
         .iter()
@@ -541,11 +545,14 @@ fn bad_parameters_of_a_batch_are_named() {
         400 output_expires_after.seconds integer_below_min_value: Invalid 'output_expires_after.seconds': integer below minimum value. Expected a value >= 3600, but got -1 instead.
         400 output_expires_after.seconds invalid_type: Invalid type for 'output_expires_after.seconds': expected an integer, but got a decimal number instead.
         400 webhook_url unsupported: Webhooks are not available yet: poll the batch, and leave 'webhook_url' out.
-        400 requests invalid_value: Give either 'input_file_id' or 'requests', not both.
+        400 requests invalid_value: Give one of 'input_file_id', 'requests' and 'input_s3_uri', not two.
         400 requests empty_array: Invalid 'requests': empty array. Expected an array with minimum length 1.
         400 requests invalid_type: Invalid type for 'requests': expected an array, but got an object instead.
         413 requests content_too_large: 'requests' is larger than the maximum of 4194304 bytes.
-        400 input_s3_uri unsupported: This service does not read S3: upload the file, and give its id as 'input_file_id'.
+        400 input_s3_uri invalid_value: Invalid 'input_s3_uri': it does not begin with 's3://'.
+        400 input_s3_uri invalid_type: Invalid type for 'input_s3_uri': expected a string, but got an integer instead.
+        400 input_s3_uri invalid_value: Give one of 'input_file_id', 'requests' and 'input_s3_uri', not two.
+        400 input_s3_uri invalid_value: Give one of 'input_file_id', 'requests' and 'input_s3_uri', not two.
     "#]].assert_eq(&table);
 }
 
@@ -680,16 +687,14 @@ fn bad_parameters_of_uploads_and_files_are_named() {
 #[test]
 fn parts_are_taken_in_the_order_asked_for() {
     let stored = [part(7, 4), part(8, 5), part(9, 100)];
+    let stored = stored.iter().map(|part| (part.id, part.into())).collect();
     let upload = upload(UploadStatus::Pending);
     let complete = |bytes: &[u8]| CompleteUpload {
         part_ids: bytes.iter().map(|b| part(*b, 0).id).collect(),
         md5: None,
     };
     let parts = complete(&[8, 7]).select(&upload, &stored).unwrap();
-    assert_eq!(
-        parts.iter().map(|part| part.bytes).collect::<Vec<_>>(),
-        [5, 4]
-    );
+    assert_eq!(parts.iter().map(Piece::bytes).collect::<Vec<_>>(), [5, 4]);
     assert_eq!(
         complete(&[7]).select(&upload, &stored).unwrap_err().code,
         Some("bytes_mismatch")

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use batch_core::message::{Lane, QueueName};
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
 
 use super::{Subject, expect_kind};
 use crate::IoKind;
@@ -15,31 +17,55 @@ use crate::port::{Message, Queue, Receipt};
 
 type Subjects = Subject<dyn Queue>;
 
-/// Checks every property of the port.
+/// Checks every property of the port, one after the other.
 ///
 /// # Panics
 ///
 /// Where a property does not hold.
 pub async fn run(queue: &Subjects) {
-    a_message_comes_as_it_was_sent(queue).await;
-    every_message_comes_though_many_are_sent(queue).await;
-    queues_do_not_mix(queue).await;
-    an_undeleted_message_comes_again(queue).await;
-    stale_and_foreign_receipts_do_no_harm(queue).await;
-    a_long_poll_ends_when_a_message_comes(queue).await;
-    a_long_poll_ends_when_nothing_comes(queue).await;
-    requests_over_a_limit_are_refused(queue).await;
-    if queue.calm {
-        a_message_in_flight_is_invisible(queue).await;
-        an_extension_moves_the_timeout(queue).await;
-        a_delayed_message_comes_after_its_delay(queue).await;
-        concurrent_receivers_share_the_messages(queue).await;
-        depth_counts_what_is_not_in_flight(queue).await;
+    for property in properties(queue) {
+        property.await;
     }
+}
+
+/// Checks every property of the port at once, for a subject whose time is real. Every property has queues of
+/// its own.
+///
+/// # Panics
+///
+/// Where a property does not hold.
+pub async fn run_at_once(queue: &Subjects) {
+    futures::future::join_all(properties(queue)).await;
+}
+
+fn properties(queue: &Subjects) -> Vec<BoxFuture<'_, ()>> {
+    let mut properties = vec![
+        a_message_comes_as_it_was_sent(queue).boxed(),
+        every_message_comes_though_many_are_sent(queue).boxed(),
+        queues_do_not_mix(queue).boxed(),
+        an_undeleted_message_comes_again(queue).boxed(),
+        stale_and_foreign_receipts_do_no_harm(queue).boxed(),
+        a_long_poll_ends_when_a_message_comes(queue).boxed(),
+        a_long_poll_ends_when_nothing_comes(queue).boxed(),
+        requests_over_a_limit_are_refused(queue).boxed(),
+    ];
+    if queue.calm {
+        properties.extend([
+            a_message_in_flight_is_invisible(queue).boxed(),
+            an_extension_moves_the_timeout(queue).boxed(),
+            a_delayed_message_comes_after_its_delay(queue).boxed(),
+            concurrent_receivers_share_the_messages(queue).boxed(),
+            depth_counts_what_is_not_in_flight(queue).boxed(),
+        ]);
+    }
+    properties
 }
 
 const MINUTE: Duration = Duration::from_secs(60);
 const SECOND: Duration = Duration::from_secs(1);
+
+/// Far enough from both ends of a minute for a service whose time is real.
+const HALF_A_MINUTE: Duration = Duration::from_secs(30);
 
 fn named(name: &str) -> QueueName {
     QueueName::Model {
@@ -313,9 +339,9 @@ async fn a_message_in_flight_is_invisible(subject: &Subjects) {
     assert_eq!((first.len(), second.len()), (1, 1));
     assert_ne!(first[0].body, second[0].body);
     assert!(receive(subject, &name, MINUTE).await.is_empty());
-    (subject.advance)(MINUTE - SECOND).await;
+    (subject.advance)(HALF_A_MINUTE).await;
     assert!(receive(subject, &name, MINUTE).await.is_empty());
-    (subject.advance)(2 * SECOND).await;
+    (subject.advance)(MINUTE).await;
     let again = receive(subject, &name, Duration::ZERO).await;
     assert_eq!(bodies(&again), BTreeSet::from(["a", "b"]));
     let at_once = receive(subject, &name, MINUTE).await;
@@ -331,7 +357,7 @@ async fn an_extension_moves_the_timeout(subject: &Subjects) {
     send(subject, &name, &["a"]).await;
     let held = receive(subject, &name, MINUTE).await;
     for _ in 0..3 {
-        (subject.advance)(MINUTE - SECOND).await;
+        (subject.advance)(HALF_A_MINUTE).await;
         subject
             .port
             .extend(&name, &held[0].receipt, MINUTE)
@@ -352,7 +378,12 @@ async fn an_extension_moves_the_timeout(subject: &Subjects) {
         .extend(&name, &again[0].receipt, MINUTE)
         .await
         .expect("too late an extension is ignored");
-    let last = receive(subject, &name, MINUTE).await;
+    let mut last = receive(subject, &name, MINUTE).await;
+    if last.is_empty() {
+        // An emulator of SQS may still take the receipt, as long as nobody has a newer one.
+        (subject.advance)(2 * MINUTE).await;
+        last = receive(subject, &name, MINUTE).await;
+    }
     assert_eq!(last[0].receives, 3);
     delete(subject, &name, &last).await;
 }
@@ -364,9 +395,9 @@ async fn a_delayed_message_comes_after_its_delay(subject: &Subjects) {
         .send(&name, vec!["a".to_owned()], MINUTE)
         .await
         .expect("the message is sent");
-    (subject.advance)(MINUTE - SECOND).await;
+    (subject.advance)(HALF_A_MINUTE).await;
     assert!(receive(subject, &name, MINUTE).await.is_empty());
-    (subject.advance)(2 * SECOND).await;
+    (subject.advance)(MINUTE).await;
     let messages = receive(subject, &name, MINUTE).await;
     assert_eq!((messages.len(), messages[0].receives), (1, 1));
     delete(subject, &name, &messages).await;

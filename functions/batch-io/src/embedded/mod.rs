@@ -1,5 +1,6 @@
 //! The ports on one machine: SQLite for records and queues, files for blobs, all below one folder.
 //!
+//! An object `s3://bucket/key` of others is the file `buckets/bucket/key` there.
 //! Several processes may hold the same folder at once. The adapters refuse what AWS refuses; [`Weather`]
 //! makes them late, short and double as AWS may be.
 
@@ -130,6 +131,7 @@ impl Embedded {
         let queue = queue::SqliteQueue::open(&folder.dir.join("queue.db"), Arc::clone(&clock))?;
         let blobs = blobs::FileBlobs::open(
             &folder.dir.join("blobs"),
+            folder.dir.join("buckets"),
             Arc::clone(&clock),
             Arc::clone(&random),
         )?;

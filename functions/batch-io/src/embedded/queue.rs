@@ -281,6 +281,7 @@ fn name_of(queue: &QueueName) -> String {
         QueueName::Validate => "validate".to_owned(),
         QueueName::Finalize => "finalize".to_owned(),
         QueueName::Dispatch => "dispatch".to_owned(),
+        QueueName::Assemble => "assemble".to_owned(),
         QueueName::Model {
             model,
             lane: Lane::Fast,

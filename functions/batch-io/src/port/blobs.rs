@@ -2,6 +2,7 @@
 
 use async_trait::async_trait;
 use batch_core::blob_key::BlobKey;
+use batch_core::external::{ExternalObject, PinnedObject};
 use bytes::{Bytes, BytesMut};
 use futures::TryStreamExt as _;
 use futures::stream::BoxStream;
@@ -53,7 +54,8 @@ pub struct PartTag {
 
 /// Immutable byte objects. A reader never sees half a blob.
 ///
-/// Source: S3 `PutObject`, `GetObject`, multipart uploads with `UploadPartCopy`, `ListObjectsV2`.
+/// Source: S3 `PutObject`, `GetObject`, multipart uploads with `UploadPartCopy` and
+/// `x-amz-copy-source-if-match`, `ListObjectsV2`.
 #[async_trait]
 pub trait Blobs: Send + Sync + 'static {
     /// Stores `body` whole. Replaces what is there.
@@ -125,6 +127,30 @@ pub trait Blobs: Send + Sync + 'static {
         id: &MultipartId,
         number: u32,
         source: &BlobKey,
+        start: u64,
+        end: u64,
+    ) -> Result<PartTag, IoError>;
+
+    /// Reads size and tag of an object outside the service. Whether it may be read is the caller's to check.
+    ///
+    /// # Errors
+    ///
+    /// [`IoError`]: `NotFound`; `Denied` if the service has no right to read it.
+    async fn head_external(&self, object: &ExternalObject) -> Result<BlobMeta, IoError>;
+
+    /// Stores a range of an object outside the service as a part, without moving it through this process
+    /// where possible.
+    ///
+    /// # Errors
+    ///
+    /// [`IoError`]: `Conflict` if the object's tag is another; else as [`Blobs::head_external`] and
+    /// [`Blobs::multipart_copy`].
+    async fn multipart_copy_external(
+        &self,
+        key: &BlobKey,
+        id: &MultipartId,
+        number: u32,
+        source: &PinnedObject,
         start: u64,
         end: u64,
     ) -> Result<PartTag, IoError>;

@@ -119,6 +119,20 @@ impl Condition {
     }
 }
 
+impl Action {
+    /// Returns whether doing this twice is doing it once, whatever others do in between: an adapter may then
+    /// do without a transaction's protection against repetition, and its price.
+    #[must_use]
+    pub fn may_be_repeated(&self) -> bool {
+        let adds_nothing = match &self.kind {
+            ActionKind::Put(_) | ActionKind::Delete => true,
+            ActionKind::Update(update) => update.add.is_empty(),
+            ActionKind::Check => false,
+        };
+        adds_nothing && self.condition.is_none()
+    }
+}
+
 impl Update {
     /// Returns what this makes of `item`; none is an item that does not exist.
     ///
@@ -289,4 +303,35 @@ fn attr_bytes(value: &Attr) -> usize {
 fn number_bytes(number: i64) -> usize {
     let digits = number.unsigned_abs().to_string();
     digits.trim_end_matches('0').len().div_ceil(2) + 1 + usize::from(number < 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_asks_and_adds_nothing_may_be_repeated() {
+        let may_be_repeated = |kind, condition| {
+            let key = RecordKey::new("p", "s");
+            Action {
+                key,
+                kind,
+                condition,
+            }
+            .may_be_repeated()
+        };
+        let add = Update {
+            add: vec![("n".to_owned(), 1)],
+            ..Update::default()
+        };
+        assert!(may_be_repeated(ActionKind::Put(Item::default()), None));
+        assert!(may_be_repeated(ActionKind::Delete, None));
+        assert!(may_be_repeated(ActionKind::Update(Update::default()), None));
+        assert!(!may_be_repeated(ActionKind::Update(add), None));
+        assert!(!may_be_repeated(
+            ActionKind::Delete,
+            Some(Condition::Exists)
+        ));
+        assert!(!may_be_repeated(ActionKind::Check, Some(Condition::Exists)));
+    }
 }

@@ -8,6 +8,7 @@ use batch_core::lifecycle::State;
 use batch_core::limits::{RELEASE_SHARDS_MAX, WORK_LISTED_MAX};
 use batch_core::shard::{Backlog, Shard, ShardId, ShardState};
 use batch_core::time::UnixMs;
+use futures::{FutureExt as _, StreamExt as _, TryStreamExt as _, stream};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -27,6 +28,9 @@ use crate::{IoError, IoKind};
 const CURSORS: &str = "cursors";
 const EPOCH: &str = "epoch";
 
+/// Shards that are read at once.
+const READS_IN_FLIGHT: usize = 8;
+
 /// Later than anything is due.
 const ALL: UnixMs = UnixMs(i64::MAX);
 
@@ -39,6 +43,21 @@ pub struct ReleasedShard {
     pub batch: BatchId,
     /// Shard.
     pub shard: Shard,
+    /// How many of its lines have results.
+    pub finished: u64,
+    /// When its batch's window closes.
+    pub deadline: UnixMs,
+}
+
+impl ReleasedShard {
+    /// Returns the tokens that its lines without results are estimated to take.
+    #[must_use]
+    pub fn tokens_left(&self) -> u64 {
+        let lines = u64::from(self.shard.lines);
+        let open = lines.saturating_sub(self.finished);
+        let tokens = self.shard.estimated_tokens.saturating_mul(open);
+        tokens.div_ceil(lines.max(1))
+    }
 }
 
 /// Where the dispatcher stands with a model.
@@ -152,8 +171,10 @@ impl Store {
     ///
     /// [`IoError`].
     pub async fn list_released(&self) -> Result<Vec<ReleasedShard>, IoError> {
-        self.list_working(|state| matches!(state, ShardState::Released { .. }))
-            .await
+        let working = self.list_working().await?.into_iter();
+        Ok(working
+            .filter(|one| matches!(one.shard.state, ShardState::Released { .. }))
+            .collect())
     }
 
     /// Lists the shards that workers hold, of batches in progress.
@@ -162,8 +183,66 @@ impl Store {
     ///
     /// [`IoError`].
     pub async fn list_leased(&self) -> Result<Vec<ReleasedShard>, IoError> {
-        self.list_working(|state| matches!(state, ShardState::Leased { .. }))
-            .await
+        let working = self.list_working().await?.into_iter();
+        Ok(working
+            .filter(|one| matches!(one.shard.state, ShardState::Leased { .. }))
+            .collect())
+    }
+
+    /// Lists the shards that wait in queues or that workers hold, of batches in progress.
+    ///
+    /// # Errors
+    ///
+    /// [`IoError`].
+    pub async fn list_working(&self) -> Result<Vec<ReleasedShard>, IoError> {
+        let mut deadlines = HashMap::new();
+        let mut open = Vec::new();
+        for hit in self.due(WorkKind::Shard, ALL, WORK_LISTED_MAX).await? {
+            let DueRef::Shard {
+                tenant,
+                batch,
+                shard,
+            } = hit
+            else {
+                continue;
+            };
+            let deadline = match deadlines.get(&batch) {
+                Some(known) => *known,
+                None => {
+                    let view = self.load_batch(&tenant, batch).await?;
+                    let found = view.filter(|view| view.run.state == State::InProgress);
+                    let deadline = found.map(|view| view.params.expires_at);
+                    deadlines.insert(batch, deadline);
+                    deadline
+                }
+            };
+            open.extend(deadline.map(|deadline| (tenant, batch, shard, deadline)));
+        }
+        // Boxed, so that the compiler can see that this function's future may move between threads.
+        let loads = open.into_iter().map(|(tenant, batch, shard, deadline)| {
+            async move {
+                let record = self.load_shard_record(&tenant, batch, &shard).await?;
+                Ok(record.map(|record| ReleasedShard {
+                    tenant,
+                    batch,
+                    shard: record.shard,
+                    finished: record.finished,
+                    deadline,
+                }))
+            }
+            .boxed()
+        });
+        let loaded: Vec<Option<ReleasedShard>> = stream::iter(loads.collect::<Vec<_>>())
+            .buffered(READS_IN_FLIGHT)
+            .try_collect()
+            .await?;
+        let is_working = |one: &ReleasedShard| {
+            matches!(
+                one.shard.state,
+                ShardState::Released { .. } | ShardState::Leased { .. }
+            )
+        };
+        Ok(loaded.into_iter().flatten().filter(is_working).collect())
     }
 
     /// Loads the dispatcher's cursors for a model.
@@ -292,47 +371,6 @@ impl Store {
         ))
         .await?;
         Ok(())
-    }
-
-    async fn list_working(
-        &self,
-        wanted: impl Fn(ShardState) -> bool + Send,
-    ) -> Result<Vec<ReleasedShard>, IoError> {
-        let mut in_progress = HashMap::new();
-        let mut shards = Vec::new();
-        for hit in self.due(WorkKind::Shard, ALL, WORK_LISTED_MAX).await? {
-            let DueRef::Shard {
-                tenant,
-                batch,
-                shard,
-            } = hit
-            else {
-                continue;
-            };
-            let is_in_progress = match in_progress.get(&batch) {
-                Some(known) => *known,
-                None => {
-                    let run = self.load_run(&tenant, batch).await?;
-                    let found = run.is_some_and(|run| run.state == State::InProgress);
-                    in_progress.insert(batch, found);
-                    found
-                }
-            };
-            if !is_in_progress {
-                continue;
-            }
-            let Some(shard) = self.load_shard(&tenant, batch, &shard).await? else {
-                continue;
-            };
-            if wanted(shard.state) {
-                shards.push(ReleasedShard {
-                    tenant,
-                    batch,
-                    shard,
-                });
-            }
-        }
-        Ok(shards)
     }
 }
 

@@ -35,6 +35,7 @@ pub(super) const ENDED_AT: &str = "ended_at";
 pub(super) const OUTPUT_FILE: &str = "output_file_id";
 pub(super) const ERROR_FILE: &str = "error_file_id";
 pub(super) const MANIFEST: &str = "manifest";
+pub(super) const SAVED_PLACE: &str = "saved_place";
 pub(super) const PIN: &str = "pin";
 
 /// Every state, with the word that its record has.
@@ -116,6 +117,7 @@ pub(super) fn new_run() -> BatchRun {
         output_file_id: None,
         error_file_id: None,
         manifest: None,
+        saved_place: None,
     }
 }
 
@@ -145,7 +147,8 @@ pub(super) fn run_item(record: &RunRecord, due: Option<Due>) -> Item {
         .opt_text(OUTPUT_FILE, run.output_file_id.map(|file| file.to_string()))
         .opt_text(ERROR_FILE, run.error_file_id.map(|file| file.to_string()))
         .opt_text(MANIFEST, run.manifest.as_ref().map(super::fields::to_json))
-        .opt_text(PIN, pin.map(|file| file.to_string()));
+        .opt_text(PIN, pin.map(|file| file.to_string()))
+        .opt_text(SAVED_PLACE, run.saved_place.map(|epoch| epoch.to_string()));
     Item {
         due,
         ..attrs.into_item()
@@ -191,6 +194,7 @@ pub(super) fn read_run(key: &RecordKey, item: &Item) -> Result<RunRecord, IoErro
         output_file_id: fields.opt_parsed(OUTPUT_FILE)?,
         error_file_id: fields.opt_parsed(ERROR_FILE)?,
         manifest: fields.opt_json(MANIFEST)?,
+        saved_place: fields.opt_parsed(SAVED_PLACE)?,
     };
     Ok(RunRecord {
         run,

@@ -1,7 +1,7 @@
 //! Files: created, listed, deleted, and collected once nothing needs their bytes.
 
 use batch_core::blob_key::BlobKey;
-use batch_core::file::{File, Purpose};
+use batch_core::file::{File, FileStatus, Purpose};
 use batch_core::id::{FileId, TenantId};
 use batch_core::limits::UPDATE_TRIES_MAX;
 use batch_core::time::UnixMs;
@@ -257,6 +257,23 @@ pub(super) fn unpin(tenant: &TenantId, file: FileId) -> Action {
         ..Update::default()
     };
     update(paths::file(tenant, file), change, Condition::Exists)
+}
+
+/// Gives a file another status, deleted or not: nothing else in its record changes after its creation.
+pub(super) fn replace_status(record: FileRecord, status: FileStatus) -> Action {
+    let file = File {
+        status,
+        ..record.file
+    };
+    let change = Update {
+        set: Attrs::default().json(FILE, &file).into_vec(),
+        ..Update::default()
+    };
+    update(
+        paths::file(&file.tenant, file.id),
+        change,
+        Condition::Exists,
+    )
 }
 
 /// Makes a live file a tombstone, which no batch can pin any more.

@@ -5,6 +5,7 @@
 //! outcome, call again. Nothing here touches a blob or a queue.
 
 mod actions;
+mod assemblies;
 mod backlogs;
 mod batch_form;
 mod batch_list;
@@ -38,6 +39,7 @@ use batch_core::settings::Timing;
 
 use crate::port::Records;
 
+pub use assemblies::AssemblyEnded;
 pub use backlogs::{Cursors, ReleasedShard};
 pub use batches::{Applied, ApplyError, BatchView};
 pub use commits::{Commit, CommitDelta};
@@ -49,6 +51,7 @@ pub use listed::Listed;
 pub use shards::{Lapsed, ShardClaim};
 pub use splits::SplitShard;
 pub use stages::{Claimed, Publication, Published, Stage};
+pub use uploads::UploadCollection;
 pub use verdicts::{Finish, Finished};
 
 /// Typed access to the records. Cheap to clone.

@@ -29,6 +29,9 @@ pub(super) const BACKLOG: &str = "backlog/";
 /// What sort keys of parts start with.
 pub(super) const PART: &str = "part/";
 
+/// What sort keys of the pieces of a file to be start with.
+pub(super) const PIECES: &str = "pieces/";
+
 /// Which of the records of a batch. Their names sort as the variants do not: `errors`, `params`, `run`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum BatchRecord {
@@ -85,6 +88,11 @@ pub(super) fn parts(tenant: &TenantId, upload: UploadId) -> String {
 
 pub(super) fn part(tenant: &TenantId, upload: UploadId, part: PartId) -> RecordKey {
     RecordKey::new(parts(tenant, upload), format!("{PART}{part}"))
+}
+
+/// Some of the pieces that an upload's file is to be put together of.
+pub(super) fn pieces(tenant: &TenantId, upload: UploadId, number: u32) -> RecordKey {
+    RecordKey::new(parts(tenant, upload), format!("{PIECES}{number:05}"))
 }
 
 /// Partition of a batch's shards and backlogs.

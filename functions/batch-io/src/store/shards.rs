@@ -268,6 +268,7 @@ impl Store {
             tenant,
             batch,
             shard,
+            ..
         } in self.list_leased().await?
         {
             let ShardState::Leased { owner, until } = shard.state else {

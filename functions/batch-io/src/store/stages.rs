@@ -11,8 +11,8 @@ use batch_core::time::UnixMs;
 
 use super::actions::{Written, contended, put, update};
 use super::batch_form::{
-    ESTIMATED_TOKENS, MANIFEST, MODELS, RunRecord, SHARDS_TOTAL, STAGE_EPOCH, STAGE_UNTIL, TOTAL,
-    WINDOWS, batch_due,
+    ESTIMATED_TOKENS, MANIFEST, MODELS, RunRecord, SAVED_PLACE, SHARDS_TOTAL, STAGE_EPOCH,
+    STAGE_UNTIL, TOTAL, WINDOWS, batch_due,
 };
 use super::batches::{is_same_step, step_run};
 use super::fields::Attrs;
@@ -159,6 +159,46 @@ impl Store {
         Err(contended("renew stage", batch))
     }
 
+    /// Ends a finalizer's lease at once, and says that its place is stored for the next one; returns whether
+    /// it held the lease.
+    ///
+    /// # Errors
+    ///
+    /// [`IoError`].
+    pub async fn save_place(
+        &self,
+        tenant: &TenantId,
+        batch: BatchId,
+        epoch: u64,
+        now: UnixMs,
+    ) -> Result<bool, IoError> {
+        let Some(params) = self.load_params(tenant, batch).await? else {
+            return Ok(false);
+        };
+        for _ in 0..UPDATE_TRIES_MAX {
+            let Some(RunRecord { run, .. }) = self.load_run_record(tenant, batch).await? else {
+                return Ok(false);
+            };
+            if !Stage::Finalize.works_on(run.state) || run.stage.epoch != epoch {
+                return Ok(false);
+            }
+            let lease = StageLease {
+                epoch,
+                // Nobody must wait for a lease that was given back.
+                until: now.plus_ms(-self.timing.takeover_ms),
+            };
+            let next = BatchRun {
+                stage: lease,
+                saved_place: Some(epoch),
+                ..run.clone()
+            };
+            if self.act(self.lease_stage(&params, &run, &next)).await? {
+                return Ok(true);
+            }
+        }
+        Err(contended("save the place", batch))
+    }
+
     /// Puts a validated batch in progress: numbers, backlogs and the reserved quota, in one transaction IF it
     /// is validating and the lease of this epoch holds. Its shards must be stored. Repeating it is fine.
     ///
@@ -222,6 +262,7 @@ impl Store {
             set: Attrs::default()
                 .count(STAGE_EPOCH, next.stage.epoch)
                 .int(STAGE_UNTIL, next.stage.until.0)
+                .opt_text(SAVED_PLACE, next.saved_place.map(|epoch| epoch.to_string()))
                 .into_vec(),
             due: Some(batch_due(next, params, &self.timing)),
             ..Update::default()

@@ -1,7 +1,7 @@
 //! Uploads and their parts.
 
 use batch_core::file::File;
-use batch_core::id::{TenantId, UploadId};
+use batch_core::id::{FileId, TenantId, UploadId};
 use batch_core::time::UnixMs;
 use batch_core::upload::{Upload, UploadPart, UploadStatus};
 
@@ -13,13 +13,26 @@ use crate::port::{Action, Due, Item, RecordKey, Update, WorkKind};
 use crate::{IoError, IoKind};
 
 const UPLOAD: &str = "upload";
-const STATUS: &str = "status";
-const FILE: &str = "file_id";
+pub(super) const STATUS: &str = "status";
+pub(super) const FILE: &str = "file_id";
 const PART: &str = "part";
 
-const PENDING: &str = "pending";
-const COMPLETED: &str = "completed";
+pub(super) const PENDING: &str = "pending";
+/// Completed for its user; a job puts the file together.
+pub(super) const ASSEMBLING: &str = "assembling";
+pub(super) const COMPLETED: &str = "completed";
 const CANCELLED: &str = "cancelled";
+
+/// What the collector may do with an upload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UploadCollection {
+    /// It has no record, or its time is not over.
+    Nothing,
+    /// The job that puts this file together is late: ask for it again.
+    Assembling(FileId),
+    /// Nothing can read its parts any more: remove their blobs, then call [`Store::forget_upload`].
+    Remove,
+}
 
 impl Store {
     /// Writes a new upload's record. Repeating it is fine.
@@ -144,8 +157,9 @@ impl Store {
         Ok(stored.is_some_and(|stored| stored.status == UploadStatus::Cancelled))
     }
 
-    /// Returns whether the parts of an upload can go: it is completed, cancelled, or its time is over, and
-    /// then it can no longer be completed. Remove their blobs, then call [`Store::forget_upload`].
+    /// Finds out whether the parts of an upload can go: it is completed, cancelled, or its time is over, and
+    /// then it can no longer be completed. While its file is put together, they stay, and the next look is
+    /// put off.
     ///
     /// # Errors
     ///
@@ -155,16 +169,40 @@ impl Store {
         tenant: &TenantId,
         upload: UploadId,
         now: UnixMs,
-    ) -> Result<bool, IoError> {
-        let Some(stored) = self.load_upload(tenant, upload).await? else {
-            return Ok(false);
+    ) -> Result<UploadCollection, IoError> {
+        let key = paths::upload(tenant, upload);
+        let Some(item) = self.records.get(&key).await? else {
+            return Ok(UploadCollection::Nothing);
         };
-        match stored.status {
-            UploadStatus::Cancelled => Ok(true),
-            UploadStatus::Completed(_) => Ok(stored.expires_at <= now),
-            UploadStatus::Pending if now < stored.expires_at => Ok(false),
-            UploadStatus::Pending => self.cancel_upload(tenant, upload, now).await,
-        }
+        let stored = read_upload(&key, &item)?;
+        let is_over = match stored.status {
+            UploadStatus::Cancelled => true,
+            UploadStatus::Completed(file) => {
+                if Fields::of(&key, &item)?.text(STATUS)? == ASSEMBLING {
+                    // The index is late: it may still show a look that was put off.
+                    if item.due.is_some_and(|due| now < due.at) {
+                        return Ok(UploadCollection::Nothing);
+                    }
+                    let put_off = Update {
+                        due: Some(Some(retention(self.ask_again_at(now)))),
+                        ..Update::default()
+                    };
+                    let put_off = self.act(update(key, put_off, text_is(STATUS, ASSEMBLING)));
+                    return Ok(match put_off.await? {
+                        true => UploadCollection::Assembling(file),
+                        false => UploadCollection::Nothing,
+                    });
+                }
+                stored.expires_at <= now
+            }
+            UploadStatus::Pending if now < stored.expires_at => false,
+            UploadStatus::Pending => self.cancel_upload(tenant, upload, now).await?,
+        };
+        Ok(if is_over {
+            UploadCollection::Remove
+        } else {
+            UploadCollection::Nothing
+        })
     }
 
     /// Removes the records of an upload whose parts' blobs are gone.
@@ -173,11 +211,9 @@ impl Store {
     ///
     /// [`IoError`].
     pub async fn forget_upload(&self, tenant: &TenantId, upload: UploadId) -> Result<(), IoError> {
-        // The upload goes last: while it is there, the index leads back to parts that are left.
-        let parts = self
-            .query_all(&paths::parts(tenant, upload), paths::PART)
-            .await?;
-        self.delete_all(parts.into_iter().map(|(key, _)| key).collect())
+        // The upload goes last: while it is there, the index leads back to parts and pieces that are left.
+        let beside = self.query_all(&paths::parts(tenant, upload), "").await?;
+        self.delete_all(beside.into_iter().map(|(key, _)| key).collect())
             .await?;
         self.transact(vec![delete(paths::upload(tenant, upload))])
             .await?;
@@ -198,7 +234,7 @@ fn cancel(tenant: &TenantId, upload: UploadId, now: UnixMs) -> Action {
     )
 }
 
-fn retention(at: UnixMs) -> Due {
+pub(super) fn retention(at: UnixMs) -> Due {
     Due {
         kind: WorkKind::Retention,
         at,
@@ -212,8 +248,7 @@ fn upload_item(upload: &Upload) -> Item {
         UploadStatus::Completed(file) => (COMPLETED, Some(file.to_string())),
         UploadStatus::Cancelled => (CANCELLED, None),
     };
-    let attrs = Attrs::of_record()
-        .json(UPLOAD, upload)
+    let attrs = upload_attrs(upload)
         .text(STATUS, status)
         .opt_text(FILE, file);
     Item {
@@ -222,11 +257,16 @@ fn upload_item(upload: &Upload) -> Item {
     }
 }
 
-fn read_upload(key: &RecordKey, item: &Item) -> Result<Upload, IoError> {
+/// The attributes of an upload but its status and file.
+pub(super) fn upload_attrs(upload: &Upload) -> Attrs {
+    Attrs::of_record().json(UPLOAD, upload)
+}
+
+pub(super) fn read_upload(key: &RecordKey, item: &Item) -> Result<Upload, IoError> {
     let fields = Fields::of(key, item)?;
     let status = match fields.text(STATUS)? {
         PENDING => UploadStatus::Pending,
-        COMPLETED => UploadStatus::Completed(fields.parsed(FILE)?),
+        COMPLETED | ASSEMBLING => UploadStatus::Completed(fields.parsed(FILE)?),
         CANCELLED => UploadStatus::Cancelled,
         _ => return Err(fields.corrupt(STATUS)),
     };

@@ -5,9 +5,9 @@ use batch_core::blob_key::BlobKey;
 use batch_core::file::{File, FileStatus, Purpose};
 use batch_core::id::{BatchId, FileId, PartId, UploadId};
 use batch_core::lifecycle::{Event, State, Terminal};
-use batch_core::message::SCHEMA;
+use batch_core::message::{AssembleJob, QueueName, SCHEMA};
 use batch_core::shard::ShardId;
-use batch_core::upload::{Upload, UploadPart, UploadStatus};
+use batch_core::upload::{Assembly, AssemblySource, Piece, Upload, UploadPart, UploadStatus};
 use batch_io::store::{Finish, Finished, Stage};
 use bytes::Bytes;
 
@@ -71,12 +71,10 @@ async fn a_deleted_file_stays_while_a_batch_on_it_is_validating() {
     assert_eq!(world.blob(&input_blob(&world, file)).await, None);
 }
 
-#[tokio::test]
-async fn the_parts_of_an_upload_go_when_its_time_is_over() {
-    let world = World::new();
-    let id = UploadId::new(world.now(), (world.platform.random)());
-    let upload = Upload {
-        id,
+/// An upload of four bytes.
+fn upload(world: &World) -> Upload {
+    Upload {
+        id: UploadId::new(world.now(), (world.platform.random)()),
         tenant: world.tenant.clone(),
         bytes: 4,
         created_at: world.now(),
@@ -87,7 +85,14 @@ async fn the_parts_of_an_upload_go_when_its_time_is_over() {
         expires_after: None,
         status: UploadStatus::Pending,
         schema: SCHEMA,
-    };
+    }
+}
+
+#[tokio::test]
+async fn the_parts_of_an_upload_go_when_its_time_is_over() {
+    let world = World::new();
+    let upload = upload(&world);
+    let id = upload.id;
     world
         .store
         .create_upload(&upload)
@@ -124,6 +129,64 @@ async fn the_parts_of_an_upload_go_when_its_time_is_over() {
     assert_eq!(reconcile(&world).await.uploads_removed, 1);
     assert_eq!(world.blob(&blob).await, None);
     assert_eq!(reconcile(&world).await.uploads_removed, 0);
+}
+
+#[tokio::test]
+async fn a_file_that_is_late_is_asked_for_again_and_keeps_its_parts() {
+    let world = World::new();
+    let upload = upload(&world);
+    let store = &world.store;
+    store.create_upload(&upload).await.expect("create");
+    let part = PartId::new(world.now(), (world.platform.random)());
+    let blob = BlobKey::Part {
+        tenant: world.tenant.clone(),
+        upload: upload.id,
+        part,
+    };
+    let text = Bytes::from_static(b"text");
+    world.platform.blobs.put(&blob, text).await.expect("put");
+    let file = FileId::new(world.now(), (world.platform.random)());
+    let record = File {
+        id: file,
+        tenant: world.tenant.clone(),
+        bytes: 4,
+        created_at: world.now(),
+        expires_at: None,
+        filename: upload.filename.clone(),
+        purpose: Purpose::Batch,
+        status: FileStatus::Uploaded,
+        blob: input_blob(&world, file),
+        schema: SCHEMA,
+    };
+    let (start, end) = (0, 4);
+    let assembly = Assembly {
+        upload: upload.clone(),
+        file,
+        source: AssemblySource::Parts(vec![Piece { part, start, end }]),
+        md5: None,
+    };
+    let begun = store.begin_assembly(&assembly, &record, world.now()).await;
+    assert!(begun.expect("begin"));
+    assert_eq!(reconcile(&world).await.assemblies_resent, 0);
+    world.advance_ms(3_600_000);
+    assert_eq!(reconcile(&world).await.assemblies_resent, 1);
+    assert_eq!(reconcile(&world).await.assemblies_resent, 0);
+    let job = AssembleJob {
+        schema: SCHEMA,
+        tenant: world.tenant.clone(),
+        upload: upload.id,
+        file,
+    };
+    let expected = serde_json::to_string(&job).expect("a job is plain JSON");
+    assert_eq!(world.drain(&QueueName::Assemble).await, [expected]);
+    assert!(world.blob(&blob).await.is_some(), "the part stays");
+    let status = FileStatus::Processed;
+    store
+        .end_assembly(&world.tenant, upload.id, file, &status, world.now())
+        .await
+        .expect("end");
+    assert_eq!(reconcile(&world).await.uploads_removed, 1);
+    assert_eq!(world.blob(&blob).await, None);
 }
 
 /// Ends a batch as the finalizer does, with an output file, and returns the file's blob.

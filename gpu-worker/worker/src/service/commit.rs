@@ -1,16 +1,21 @@
 //! Commits, the look for stopped batches, and the drain.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use batch_core::blob_key::BlobKey;
+use batch_core::id::BatchId;
 use batch_core::lifecycle::{Effect, Event, State};
 use batch_core::message::{DispatchJob, QueueName, SCHEMA, ShardJob, StageJob};
 use batch_io::IoError;
 use batch_io::store::Commit;
 
 use super::held::Held;
-use super::{Service, chain, warn_on_error};
+use super::{SLOTS, Service, chain, warn_on_error};
 use crate::pipeline::Pipeline;
+
+/// Messages of a model below which a worker that is done with a shard asks for more: two for each of its slots.
+const LOW_MESSAGES: u64 = 2 * SLOTS as u64;
 
 impl Service {
     /// Writes the shard's results so far, and renews its lease. Trouble leaves the draft for the next time.
@@ -107,9 +112,18 @@ impl Service {
                     .await,
             );
         }
+        self.ask_for_shards(pipeline.model_id()).await;
+    }
+
+    /// Asks for more shards if few wait. Otherwise dispatch's own next turn is soon enough: it keeps two turns'
+    /// work in the queues, and every run of it reads all that is released.
+    async fn ask_for_shards(&self, model: &str) {
+        if self.waiting_messages(model).await >= LOW_MESSAGES {
+            return;
+        }
         let job = DispatchJob {
             schema: SCHEMA,
-            model: Some(pipeline.model_id().to_owned()),
+            model: Some(model.to_owned()),
         };
         warn_on_error(
             "ask for shards",
@@ -155,17 +169,26 @@ impl Service {
         Ok(())
     }
 
-    /// Looks whether the batches of held shards are being stopped.
+    /// Looks whether the batches of held shards are being stopped: one look a batch.
     pub(super) async fn control(&mut self, pipeline: &Pipeline) {
+        let mut seen: BTreeMap<BatchId, Option<State>> = BTreeMap::new();
         for id in self.held.keys().copied().collect::<Vec<_>>() {
             let Some(held) = self.held.get(&id) else {
                 continue;
             };
-            let run = self.context.store.load_run(&held.tenant, held.batch).await;
-            let Some(run) = warn_on_error("look at a batch", run) else {
-                continue;
+            let state = match seen.get(&held.batch) {
+                Some(state) => *state,
+                None => {
+                    let run = self.context.store.load_run(&held.tenant, held.batch).await;
+                    let Some(run) = warn_on_error("look at a batch", run) else {
+                        continue;
+                    };
+                    let state = run.map(|run| run.state);
+                    seen.insert(held.batch, state);
+                    state
+                }
             };
-            match run.map(|run| run.state) {
+            match state {
                 Some(State::InProgress) => {}
                 // What is finished counts until the seal: a commit that failed is tried until then.
                 Some(State::Draining(_)) => {

@@ -78,6 +78,8 @@ fn submit(pipeline: &Pipeline, held: &mut Held, room: usize) -> usize {
 fn lane_of(held: &Held) -> Lane {
     match held.queue {
         QueueName::Model { lane, .. } => lane,
-        QueueName::Validate | QueueName::Finalize | QueueName::Dispatch => Lane::Bulk,
+        QueueName::Validate | QueueName::Finalize | QueueName::Dispatch | QueueName::Assemble => {
+            Lane::Bulk
+        }
     }
 }

@@ -11,6 +11,7 @@ use batch_core::id::{BatchId, LineNo, TenantId, batch_request_id};
 use batch_core::line;
 use batch_core::message::QueueName;
 use batch_core::price;
+use batch_core::settings::Timing;
 use batch_core::shard::{SegmentRef, Shard};
 use batch_core::time::UnixMs;
 use batch_io::store::CommitDelta;
@@ -193,13 +194,18 @@ impl Held {
                 .is_some_and(|draft| draft.segment.is_some())
     }
 
-    /// Returns whether it is time for a commit: all lines have results, or its lease must be renewed. One that
-    /// failed is not tried again at once.
-    pub(super) fn is_commit_due(&self, now: UnixMs, commit_ms: i64) -> bool {
-        let wanted = self.is_finished() || has_passed(self.committed_at, now, commit_ms);
+    /// Returns whether it is time for a commit: all lines have results, some have had them for a while, or half
+    /// of the lease is over. One that failed is not tried again at once.
+    pub(super) fn is_commit_due(&self, now: UnixMs, timing: &Timing) -> bool {
+        let after_ms = if self.has_unwritten() {
+            timing.commit_ms
+        } else {
+            timing.commit_ms.max(timing.lease_ms / 2)
+        };
+        let wanted = self.is_finished() || has_passed(self.committed_at, now, after_ms);
         let rested = self
             .failed_at
-            .is_none_or(|at| has_passed(at, now, RETRY_MS.min(commit_ms)));
+            .is_none_or(|at| has_passed(at, now, RETRY_MS.min(timing.commit_ms)));
         wanted && rested
     }
 

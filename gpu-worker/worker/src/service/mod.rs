@@ -16,11 +16,12 @@ mod tests;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use batch_core::catalog::Catalog;
 use batch_core::id::WorkerId;
 use batch_core::message::Lane;
+use batch_core::settings::Timing;
 use batch_core::time::UnixMs;
 use batch_core::worker::WorkerRecord;
 use batch_io::store::Store;
@@ -43,7 +44,7 @@ pub const SLOTS: usize = 2;
 /// Ten minutes: a full step of a large model takes minutes on an old core, and killing it would blame its lines.
 const ENGINE_STALL: Duration = Duration::from_secs(600);
 
-/// How often due commits are looked for.
+/// How often a worker that waits looks up.
 const TICK: Duration = Duration::from_millis(100);
 
 /// A model that this worker can load.
@@ -174,7 +175,7 @@ impl Service {
     async fn serve_model(&mut self, pipeline: &mut Pipeline) -> Result<TurnEnd, ServiceError> {
         let clock = Arc::clone(&self.context.platform.clock);
         let mut stop = self.stop.clone();
-        let mut tick = tokio::time::interval(TICK);
+        let mut tick = tokio::time::interval(tick_of(self.context.store.timing()));
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut fast = Receiving::new(pipeline.model_id(), Lane::Fast);
         let mut bulk = Receiving::new(pipeline.model_id(), Lane::Bulk);
@@ -242,7 +243,7 @@ impl Service {
         let timing = *self.context.store.timing();
         self.measure(pipeline)?;
         let due = self.held.iter();
-        let due = due.filter(|(_, held)| held.is_commit_due(now, timing.commit_ms));
+        let due = due.filter(|(_, held)| held.is_commit_due(now, &timing));
         for id in due.map(|(id, _)| *id).collect::<Vec<_>>() {
             self.commit(pipeline, id).await;
         }
@@ -257,7 +258,9 @@ impl Service {
 
     /// Looks how fast the engine is, and whether it moves.
     fn measure(&mut self, pipeline: &Pipeline) -> Result<(), ServiceError> {
-        let (now, progress) = (Instant::now(), pipeline.progress());
+        // Tokio's, so that a simulated time rules it, too.
+        let now = tokio::time::Instant::now().into_std();
+        let progress = pipeline.progress();
         self.rate
             .observe(now, progress.tokens(), progress.sequences() > 0);
         let moved = progress.steps() + self.answers;
@@ -300,6 +303,11 @@ impl Service {
 /// waiting for it could take hours.
 fn has_passed(since: UnixMs, now: UnixMs, span_ms: i64) -> bool {
     !(0..span_ms).contains(&now.since_ms(since))
+}
+
+/// Returns how often due commits are looked for: twenty times between two, and at least once a second.
+fn tick_of(timing: &Timing) -> Duration {
+    Duration::from_millis((timing.commit_ms / 20).clamp(10, 1_000).unsigned_abs())
 }
 
 async fn told_to_stop(stop: &mut watch::Receiver<bool>) {

@@ -87,7 +87,8 @@ impl Service {
         None
     }
 
-    async fn waiting_messages(&self, model: &str) -> u64 {
+    /// Returns how many messages a model has; 0 if the queue does not say.
+    pub(super) async fn waiting_messages(&self, model: &str) -> u64 {
         let mut waiting = 0;
         for lane in [Lane::Fast, Lane::Bulk] {
             let queue = QueueName::Model {

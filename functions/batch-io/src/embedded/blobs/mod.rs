@@ -1,6 +1,7 @@
 //! Blobs as files. A blob is written beside, flushed, and only then gets its name, so that a reader never
 //! sees half of one and a crash leaves none.
 
+mod buckets;
 mod disk;
 mod multipart;
 
@@ -10,11 +11,12 @@ mod tests;
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::unix::fs::FileExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use batch_core::blob_key::BlobKey;
+use batch_core::external::{ExternalObject, PinnedObject};
 use bytes::Bytes;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 
@@ -33,14 +35,23 @@ const CHUNK_BYTES: usize = 256 * 1024;
 /// Blobs below one folder.
 pub(super) struct FileBlobs {
     disk: Arc<Disk>,
+    /// Where a bucket is a folder.
+    buckets: PathBuf,
 }
 
 impl FileBlobs {
-    /// Opens the folder. The data directory's lock must be held.
-    pub(super) fn open(root: &Path, clock: Clock, random: Randomness) -> Result<Self, OpenError> {
+    /// Opens the folder, and takes the folders in `buckets` for buckets of others. The data directory's lock
+    /// must be held.
+    pub(super) fn open(
+        root: &Path,
+        buckets: PathBuf,
+        clock: Clock,
+        random: Randomness,
+    ) -> Result<Self, OpenError> {
         let disk = Disk::open(root, clock, random).map_err(io_error("open the blobs in", root))?;
         Ok(Self {
             disk: Arc::new(disk),
+            buckets,
         })
     }
 
@@ -167,9 +178,49 @@ impl Blobs for FileBlobs {
         end: u64,
     ) -> Result<PartTag, IoError> {
         let (path, id, source) = (key.path(), id.clone(), source.path());
-        let copy =
-            move |disk: &Disk| multipart::copy(disk, &path, &id, number, &source, start..end);
+        let copy = move |disk: &Disk| {
+            let source = disk.open_blob(&source)?;
+            multipart::copy(disk, &path, &id, number, source, start..end)
+        };
         self.run("copy part", key.path(), copy).await
+    }
+
+    async fn head_external(&self, object: &ExternalObject) -> Result<BlobMeta, IoError> {
+        let (buckets, object) = (self.buckets.clone(), object.clone());
+        self.run("look at object", object.to_string(), move |_| {
+            Ok(buckets::open(&buckets, &object)?.1)
+        })
+        .await
+    }
+
+    async fn multipart_copy_external(
+        &self,
+        key: &BlobKey,
+        id: &MultipartId,
+        number: u32,
+        source: &PinnedObject,
+        start: u64,
+        end: u64,
+    ) -> Result<PartTag, IoError> {
+        let (path, id, buckets) = (key.path(), id.clone(), self.buckets.clone());
+        let (object, etag) = (source.object.clone(), source.etag.clone());
+        let copy = move |disk: &Disk| {
+            let unchanged = |meta: &BlobMeta| {
+                if meta.etag == etag {
+                    Ok(())
+                } else {
+                    Err(Failure::Changed)
+                }
+            };
+            let source = buckets::open(&buckets, &object)?;
+            unchanged(&source.1)?;
+            let part = multipart::copy(disk, &path, &id, number, source, start..end)?;
+            // Whoever owns the file may have written into it meanwhile.
+            unchanged(&buckets::open(&buckets, &object)?.1)?;
+            Ok(part)
+        };
+        self.run("copy object", source.object.to_string(), copy)
+            .await
     }
 
     async fn multipart_finish(
@@ -227,6 +278,8 @@ impl Blobs for FileBlobs {
 enum Failure {
     Io(io::Error),
     Limit(BlobLimit),
+    /// An object of others is not what it was.
+    Changed,
 }
 
 impl From<io::Error> for Failure {
@@ -248,6 +301,9 @@ impl Failure {
                 .because("the disk that holds the data directory is full"),
             Failure::Io(error) => IoError::new(doing, key, kind_of(&error)).because(error),
             Failure::Limit(limit) => IoError::new(doing, key, IoKind::TooLarge).because(limit),
+            Failure::Changed => {
+                IoError::new(doing, key, IoKind::Conflict).because("its tag is another")
+            }
         }
     }
 }

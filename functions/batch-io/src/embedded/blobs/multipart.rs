@@ -43,19 +43,18 @@ pub(super) fn put(
     store(disk, &scratch, &folder, number)
 }
 
-/// Stores a range of another blob as a part. The kernel moves the bytes where it can.
+/// Stores a range of an open file as a part. The kernel moves the bytes where it can.
 pub(super) fn copy(
     disk: &Disk,
     path: &str,
     id: &MultipartId,
     number: u32,
-    source: &str,
+    (mut source, meta): (File, BlobMeta),
     range: Range<u64>,
 ) -> Result<PartTag, Failure> {
     let len = range.end.saturating_sub(range.start);
     blob_rules::check_part(number, len)?;
     let folder = folder_of(disk, path, id)?;
-    let (mut source, meta) = disk.open_blob(source)?;
     blob_rules::check_range(range.start, range.end, meta.bytes)?;
     source.seek(SeekFrom::Start(range.start))?;
     let mut scratch = disk.scratch()?;

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use batch_core::blob_key::BlobKey;
+use batch_core::external::{ExternalObject, PinnedObject};
 use batch_core::message::QueueName;
 use batch_core::time::UnixMs;
 use batch_io::port::{
@@ -198,6 +199,24 @@ impl Blobs for Faulty<dyn Blobs> {
     ) -> Result<PartTag, IoError> {
         self.inner
             .multipart_copy(key, id, number, source, start, end)
+            .await
+    }
+
+    async fn head_external(&self, object: &ExternalObject) -> Result<BlobMeta, IoError> {
+        self.inner.head_external(object).await
+    }
+
+    async fn multipart_copy_external(
+        &self,
+        key: &BlobKey,
+        id: &MultipartId,
+        number: u32,
+        source: &PinnedObject,
+        start: u64,
+        end: u64,
+    ) -> Result<PartTag, IoError> {
+        self.inner
+            .multipart_copy_external(key, id, number, source, start, end)
             .await
     }
 
