@@ -52,21 +52,23 @@ locals {
     for id, slug in local.model_slugs : id => { for lane in ["fast", "bulk"] : lane => "model-${slug}-${lane}" }
   }
 
-  # A function's message must stay hidden for as long as the function may still have it, retries included. A
-  # worker's is an alarm clock alone: the lease decides.
+  # A function's message must stay hidden for as long as the function may still have it, retries included. One that
+  # fails shows it again after 5 s, doubling to 300: eight times are about ten minutes of trying.
+  # A worker's message is an alarm clock alone: the lease decides. What is poison ends by counted losses, long
+  # before its message was received so often.
   function_timeouts_hidden = 6
 
   queue_rules = merge(
     {
       for key in keys(local.triggers) : key => {
         visibility_seconds = local.function_timeouts_hidden * local.functions[key].timeout_seconds
-        receives_max       = 5
+        receives_max       = 8
       }
     },
     {
       for key in flatten([for queues in values(local.model_queues) : values(queues)]) : key => {
         visibility_seconds = 120
-        receives_max       = 8
+        receives_max       = 100
       }
     },
   )

@@ -157,7 +157,8 @@ module "ingest" {
   table_arn           = local.table_arn
   bucket_arn          = local.bucket_arn
   alarm_topic_arns    = var.alarms.topic_arns
-  send_queue_arns     = [for key in ["assemble", "dispatch", "finalize", "validate"] : local.queue_arns[key]]
+  send_queue_arns     = [for key in ["assemble", "finalize", "validate"] : local.queue_arns[key]]
+  imports             = { locations = var.import_locations, kms_key_arns = var.import_kms_key_arns }
   kms_key_arn         = module.security.kms_key_arn
   certificate_arn     = var.ingest.certificate_arn
   origin_domain_name  = var.ingest.origin_domain_name

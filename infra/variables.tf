@@ -109,10 +109,10 @@ variable "profiles" {
   description = <<-EOT
     Groups of like machines by name; none makes a deployment without workers. See modules/worker-fleet for more.
     - models: ids of the models that its workers serve.
-    - instance_types: EC2 types that fit, best first.
+    - instance_types: EC2 types that fit, best first; compute types by default, GPU types with gpu.
     - workers_min, workers_max: bounds of the group, which shrinks to workers_min when nothing waits.
     - spot, on_demand_base: whether instances above the first on_demand_base are spot instances.
-    - gpu: gives the container every GPU of its instance.
+    - gpu: an image with NVIDIA's driver, and every GPU for the container. Off: the engine has no CUDA backend yet.
     - volume_gb: root volume.
     - ami_ssm_parameter, image_id: the machine image, by SSM parameter or fixed.
     - scale_in_minutes, warmup_seconds, drain_seconds: how the group shrinks, starts and stops.
@@ -267,7 +267,7 @@ variable "network" {
 
 variable "ingest" {
   description = <<-EOT
-    The API once more, in containers behind CloudFront, for files.create of any size. It costs about 31 dollars a
+    The API once more, in containers behind CloudFront, for files.create of any size. It costs about 33 dollars a
     month while idle.
     - image: its container image, <repository>@sha256:<digest>, for arm64.
     - tasks: containers that run.
@@ -419,9 +419,14 @@ variable "reserved_concurrency" {
 }
 
 variable "function_environment" {
-  description = "More environment variables of every function, such as NIGHTSHIFT_LOG. No secrets: anyone who may read the function may read them."
+  description = "More environment variables of every function. NIGHTSHIFT_LOG sets how much they log; all other NIGHTSHIFT_ variables are the deployment's own. No secrets: anyone who may read the function may read them."
   type        = map(string)
   default     = {}
+
+  validation {
+    condition     = alltrue([for key in keys(var.function_environment) : key == "NIGHTSHIFT_LOG" || !startswith(key, "NIGHTSHIFT_")])
+    error_message = "function_environment must not set NIGHTSHIFT_ variables but NIGHTSHIFT_LOG: the deployment sets them."
+  }
 }
 
 variable "alarms" {

@@ -14,6 +14,16 @@ mock_provider "aws" {
     override_during = plan
     defaults        = { id = "auth123" }
   }
+
+  mock_resource "aws_api_gateway_resource" {
+    override_during = plan
+    defaults        = { id = "resource123" }
+  }
+
+  mock_resource "aws_iam_role" {
+    override_during = plan
+    defaults        = { arn = "arn:aws:iam::123456789012:role/night-parts" }
+  }
 }
 
 variables {
@@ -118,6 +128,12 @@ run "parts_go_to_their_own_folder" {
     error_message = "a part can be stored without the authorizer, or twice under one name"
   }
 
+  # A key may be in api-key alone: a header as an identity source would be a 401 without asking the authorizer.
+  assert {
+    condition     = aws_api_gateway_authorizer.this.identity_source == "context.identity.sourceIp"
+    error_message = "a request needs a certain header before the authorizer is asked"
+  }
+
   assert {
     condition = (
       aws_api_gateway_integration.parts.uri == "arn:aws:apigateway:eu-west-1:s3:path/night-files/uploads/{tenant}/{upload}/{part}" &&
@@ -175,13 +191,52 @@ run "parts_go_to_their_own_folder" {
 
   # No rule may refuse a batch for what its prompts say.
   assert {
-    condition = alltrue(flatten([
-      for rule in aws_wafv2_web_acl.this[0].rule : [
-        for group in rule.statement[0].managed_rule_group_statement : alltrue([
-          for name in local.body_rules[group.name] : contains(group.rule_action_override[*].name, name)
-        ])
-      ]
-    ]))
-    error_message = "a rule that looks into bodies blocks"
+    condition = {
+      for group in flatten([for rule in aws_wafv2_web_acl.this[0].rule : rule.statement[0].managed_rule_group_statement]) :
+      group.name => toset([for override in group.rule_action_override : override.name if length(override.action_to_use[0].count) == 1])
+      } == {
+      AWSManagedRulesCommonRuleSet = toset([
+        "CrossSiteScripting_BODY", "EC2MetaDataSSRF_BODY", "GenericLFI_BODY", "GenericRFI_BODY", "SizeRestrictions_BODY",
+      ])
+      AWSManagedRulesKnownBadInputsRuleSet = toset(["JavaDeserializationRCE_BODY", "Log4JRCE_BODY", "ReactJSRCE_BODY"])
+    }
+    error_message = "a rule that looks into bodies blocks, or another one does not"
+  }
+}
+
+# A stage serves a copy of the API: what is in no trigger changes for nobody.
+run "every_change_makes_a_deployment" {
+  command = plan
+
+  module {
+    source = "./modules/api"
+  }
+
+  variables {
+    domain           = { name = "batch.example.com", certificate_arn = "arn:aws:acm:eu-west-1:123456789012:certificate/c" }
+    default_endpoint = false
+  }
+
+  assert {
+    condition     = aws_api_gateway_deployment.this.triggers["definition"] == sha256(jsonencode(local.deployed))
+    error_message = "a deployment is made for something else than what was written"
+  }
+
+  assert {
+    condition = alltrue([
+      keys(local.deployed.files) == ["gateway_responses.tf", "main.tf", "parts.tf"],
+      keys(local.deployed.resources) == ["any", "parts", "root", "upload", "uploads", "verbs"],
+      local.deployed.functions == { for name, function in var.functions : name => function.invoke_arn },
+      local.deployed.authorizer == "auth123",
+      local.deployed.parts_role == "arn:aws:iam::123456789012:role/night-parts",
+      local.deployed.bucket == "night-files",
+      local.deployed.kms_key == var.kms_key_arn,
+    ])
+    error_message = "a part of the API can change without a deployment"
+  }
+
+  assert {
+    condition     = aws_api_gateway_rest_api.this.disable_execute_api_endpoint == !local.deployed.default_endpoint
+    error_message = "closing the execute-api host reaches no stage"
   }
 }

@@ -26,6 +26,14 @@ run "complete_has_workers_and_both_doors" {
     error_message = "a profile has no group"
   }
 
+  # What the program serves today.
+  assert {
+    condition = toset(flatten([for model in jsondecode(output.environment["NIGHTSHIFT_CATALOG"]) : model.endpoints])) == toset([
+      "/v1/chat/completions", "/v1/completions", "/v1/responses",
+    ])
+    error_message = "the example has a model with an endpoint that no worker serves"
+  }
+
   assert {
     condition     = output.api_base_url == "https://batch.example.com/v1"
     error_message = "the domain is not the base URL: ${output.api_base_url}"

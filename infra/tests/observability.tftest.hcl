@@ -44,6 +44,14 @@ run "every_queue_and_function_has_its_alarms" {
   }
 
   assert {
+    condition = alltrue([
+      strcontains(aws_cloudwatch_metric_alarm.this["dead-validate"].alarm_description, "the log of the function validate"),
+      strcontains(aws_cloudwatch_metric_alarm.this["dead-model-tiny-bulk"].alarm_description, "the log of the model's workers"),
+    ])
+    error_message = "an alarm sends its reader to the wrong log"
+  }
+
+  assert {
     condition     = aws_cloudwatch_metric_alarm.reconcile_rests[0].treat_missing_data == "breaching"
     error_message = "a reconcile that never runs raises no alarm"
   }

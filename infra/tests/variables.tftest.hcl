@@ -27,13 +27,27 @@ run "wrong_values_are_refused" {
     retention            = { work_days = 7 }
     log_retention_days   = 31
     reserved_concurrency = { nobody = 1 }
+    function_environment = { NIGHTSHIFT_TABLE = "another" }
   }
 
   expect_failures = [
     var.name, var.artifacts_dir, var.architecture, var.profiles, var.settings,
     var.import_kms_key_arns, var.network, var.ingest, var.throttle, var.waf, var.kms_key_arn, var.retention,
-    var.log_retention_days, var.reserved_concurrency,
+    var.log_retention_days, var.reserved_concurrency, var.function_environment,
   ]
+}
+
+run "functions_may_be_told_how_much_to_log" {
+  command = plan
+
+  variables {
+    function_environment = { NIGHTSHIFT_LOG = "debug", RUST_BACKTRACE = "1" }
+  }
+
+  assert {
+    condition     = !can(output.environment["NIGHTSHIFT_LOG"])
+    error_message = "the environment of every process has what only functions were to get"
+  }
 }
 
 run "own_bucket_is_no_place_to_import_from_and_a_tag_no_digest" {

@@ -36,12 +36,7 @@ module "nightshift" {
   artifacts_dir = var.artifacts_dir
   architecture  = var.architecture
 
-  settings = {
-    testing = {
-      times_faster   = var.times_faster
-      window_seconds = var.window_seconds
-    }
-  }
+  settings = var.settings
 
   function_environment = var.function_environment
 

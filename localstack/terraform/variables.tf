@@ -25,16 +25,10 @@ variable "name" {
   default     = "nightshift"
 }
 
-variable "times_faster" {
-  description = "By how much every span between periodic acts is shortened; null leaves them as on AWS."
-  type        = number
-  default     = null
-}
-
-variable "window_seconds" {
-  description = "Length of a completion window of 24 hours; null leaves it at that."
-  type        = number
-  default     = null
+variable "settings" {
+  description = "The module's settings: limits, and speeds for tests."
+  type        = any
+  default     = {}
 }
 
 variable "function_environment" {

@@ -2,8 +2,13 @@
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
+use batch_core::id::{KeyId, TenantId};
+use batch_core::wire::hash_key;
+use batch_io::aws::{Aws, Deployment};
+use batch_io::store::{KeyRecord, Store};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -64,19 +69,21 @@ impl Site for Service {
     }
 }
 
-/// The stack that `localstack/stack up` has started and described in a file.
+/// The stack that `localstack/stack up` has started and described in a file, as one tenant of its own.
 #[derive(Debug)]
 pub struct Stack {
     described: Value,
+    api_key: String,
     started: Vec<Child>,
 }
 
 impl Stack {
-    /// Reads the description that `NIGHTSHIFT_STACK` names.
+    /// Reads the description that `NIGHTSHIFT_STACK` names, and makes a tenant with a key in the deployment that
+    /// the environment describes.
     ///
     /// # Panics
     ///
-    /// If there is none: `tests/run-localstack` starts the stack.
+    /// If there is none: `tests/run-localstack` starts the stack and sets the environment.
     #[must_use]
     pub fn of_environment() -> Self {
         let path = std::env::var_os("NIGHTSHIFT_STACK")
@@ -85,6 +92,10 @@ impl Stack {
         let text = std::fs::read_to_string(&path).expect("read the stack's description");
         Self {
             described: serde_json::from_str(&text).expect("the stack's description is JSON"),
+            // A thread of its own, since the caller may be on a runtime that must not be blocked.
+            api_key: std::thread::spawn(make_tenant)
+                .join()
+                .expect("make a tenant"),
             started: Vec::new(),
         }
     }
@@ -146,13 +157,40 @@ impl Stack {
     }
 }
 
+/// Writes a key of a new tenant into the deployment, and returns it.
+fn make_tenant() -> String {
+    let deployment = Deployment::from_env().expect("the environment describes the deployment");
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("start a runtime");
+    runtime.block_on(async {
+        let platform = Aws::connect(&deployment.resources).await.platform();
+        let store = Store::new(Arc::clone(&platform.records), deployment.settings.timing);
+        let now = (platform.clock)();
+        let id = KeyId::new(now, (platform.random)());
+        let key = format!("nsk_{id}");
+        let record = KeyRecord {
+            id,
+            tenant: TenantId::try_from(id.to_string()).expect("an id names a tenant"),
+            name: "scenario".to_owned(),
+            created_at: now,
+        };
+        store
+            .put_key(&hash_key(&key), &record)
+            .await
+            .expect("store the key");
+        key
+    })
+}
+
 impl Site for Stack {
     fn base_url(&self) -> &str {
         self.text("base_url")
     }
 
     fn api_key(&self) -> &str {
-        self.text("api_key")
+        &self.api_key
     }
 
     fn replace_workers(&mut self) -> usize {

@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use axum::extract::State;
 use axum::response::Response;
-use batch_core::batch::BatchParams;
+use batch_core::batch::{BatchParams, Endpoint};
+use batch_core::catalog::Price;
 use batch_core::file::{File, Purpose};
 use batch_core::id::{BatchId, FileId};
 use batch_core::message::{QueueName, SCHEMA, StageJob};
+use batch_core::upload::Assembly;
 use batch_core::wire::{BatchInput, CreateBatch, WireError};
 use batch_io::store::{Created, Creation, NewBatch, Retry};
 use batch_io::{IoError, IoKind};
@@ -18,13 +20,15 @@ use http::header::HeaderValue;
 use http::{HeaderMap, HeaderName};
 use sha2::{Digest, Sha256};
 
+use crate::background::Background;
 use crate::batches::show;
 use crate::body::JsonBody;
 use crate::caller::Caller;
 use crate::context::Context;
 use crate::files::store_lines;
-use crate::import::import;
+use crate::import::{import, take_back};
 use crate::reply::{ApiError, Reply};
+use crate::uploads::ask_assemble;
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 const X_STAINLESS_RETRY_COUNT: HeaderName = HeaderName::from_static("x-stainless-retry-count");
@@ -39,12 +43,13 @@ const INLINE_FILENAME: &str = "requests.jsonl";
 pub(crate) async fn create(
     State(context): State<Arc<Context>>,
     caller: Caller,
+    background: Background,
     headers: HeaderMap,
     JsonBody(body): JsonBody,
 ) -> Reply {
     let creation = creation(&caller, &headers, &body);
     let creating = tokio::spawn(async move {
-        let created = create_once(&context, &caller, &body, creation.clone()).await;
+        let created = create_once(&context, &background, &caller, &body, creation.clone()).await;
         if let Err(refused) = &created
             && refused.is_refusal()
             && let Err(fault) = context
@@ -63,6 +68,7 @@ pub(crate) async fn create(
 
 async fn create_once(
     context: &Arc<Context>,
+    background: &Background,
     caller: &Caller,
     body: &Bytes,
     creation: Creation,
@@ -77,22 +83,12 @@ async fn create_once(
         None => {}
     }
     let asked = CreateBatch::parse(body)?;
-    let made_here = match &asked.input {
-        BatchInput::Inline(_) | BatchInput::Import(_) => true,
-        BatchInput::File(_) => false,
-    };
-    let (input_file_id, input) = find_input(context, caller, &asked.input).await?;
-    let made_file = input.as_ref().map(|file| file.id).filter(|_| made_here);
-    let params = params(context, caller, asked, input_file_id).await?;
-    let created = place(context, params.clone(), input, &creation).await;
-    if let Some(file) = made_file
-        && !matches!(created, Ok(Created::Made))
-    {
-        context
-            .store
-            .delete_file(&caller.tenant, file, caller.now)
-            .await?;
-    }
+    let frozen = freeze(context, asked.endpoint).await?;
+    // From here on something may have been made for this batch alone.
+    let input = find_input(context, background, caller, &asked.input).await?;
+    let params = params(context, caller, asked, frozen, input.id);
+    let created = place(context, params.clone(), input.file, &creation).await;
+    settle_input(context, &params, input.made, &created).await;
     match created? {
         Created::Made => {
             ask_validate(context, &params).await;
@@ -151,21 +147,49 @@ fn creation(caller: &Caller, headers: &HeaderMap, body: &[u8]) -> Creation {
     }
 }
 
-/// Finds the input file, or makes one of inline requests or of an object outside. A name that names no file of a batch is fine here:
-/// validation will say so.
+/// The input of a batch to be.
+struct Input {
+    /// As the batch names it.
+    id: String,
+    /// None if the name names no file for batches: validation will say so.
+    file: Option<File>,
+    made: Made,
+}
+
+/// What was made for one batch alone.
+enum Made {
+    /// Nothing: the file was there.
+    Nothing,
+    /// A file of inline requests.
+    File(FileId),
+    /// The records of an import, whose job was not asked for yet.
+    Import(Box<Assembly>),
+}
+
+/// Finds the input file, or makes one of inline requests or of an object outside.
 async fn find_input(
     context: &Arc<Context>,
+    background: &Background,
     caller: &Caller,
     input: &BatchInput,
-) -> Result<(String, Option<File>), ApiError> {
+) -> Result<Input, ApiError> {
     match input {
         BatchInput::Inline(lines) => {
-            let file = store_lines(context, caller, INLINE_FILENAME, lines.clone()).await?;
-            Ok((file.id.to_string(), Some(file)))
+            let lines = lines.clone();
+            let file = store_lines(context, background, caller, INLINE_FILENAME, lines).await?;
+            Ok(Input {
+                id: file.id.to_string(),
+                made: Made::File(file.id),
+                file: Some(file),
+            })
         }
         BatchInput::Import(object) => {
-            let file = import(context, caller, object).await?;
-            Ok((file.id.to_string(), Some(file)))
+            let (file, assembly) = import(context, caller, object).await?;
+            Ok(Input {
+                id: file.id.to_string(),
+                made: Made::Import(Box::new(assembly)),
+                file: Some(file),
+            })
         }
         BatchInput::File(name) => {
             let file = match name.parse::<FileId>() {
@@ -177,36 +201,83 @@ async fn find_input(
                 }
                 Err(_) => None,
             };
-            Ok((
-                name.clone(),
-                file.filter(|file| file.purpose == Purpose::Batch),
-            ))
+            Ok(Input {
+                id: name.clone(),
+                file: file.filter(|file| file.purpose == Purpose::Batch),
+                made: Made::Nothing,
+            })
         }
     }
 }
 
-async fn params(
+/// Sees to what was made for a batch alone: an import begins once its batch exists, and what no batch names
+/// goes. After an unknown outcome only a batch that is surely absent lets its input go.
+async fn settle_input(
     context: &Context,
-    caller: &Caller,
-    asked: CreateBatch,
-    input_file_id: String,
-) -> Result<BatchParams, IoError> {
+    params: &BatchParams,
+    made: Made,
+    created: &Result<Created, IoError>,
+) {
+    let is_made = match created {
+        Ok(Created::Made) => true,
+        Ok(
+            Created::RateLimited { .. }
+            | Created::FileGone
+            | Created::Existing(_)
+            | Created::IdempotencyMismatch,
+        ) => false,
+        Err(_) => !matches!(
+            context.store.load_batch(&params.tenant, params.id).await,
+            Ok(None)
+        ),
+    };
+    match (made, is_made) {
+        (Made::Nothing, _) | (Made::File(_), true) => {}
+        (Made::Import(assembly), true) => ask_assemble(context, &assembly).await,
+        (Made::Import(assembly), false) => take_back(context, &assembly, params.created_at).await,
+        (Made::File(file), false) => {
+            let tenant = &params.tenant;
+            let deleted = context.store.delete_file(tenant, file, params.created_at);
+            if let Err(fault) = deleted.await {
+                tracing::warn!(error = %fault, file.id = %file, "a file that no batch needs stays until it expires");
+            }
+        }
+    }
+}
+
+/// What models cost and do when a batch is created, by the model's id. It holds for the batch's whole life.
+#[derive(Default)]
+struct Frozen {
+    prices: BTreeMap<String, Price>,
+    rates: BTreeMap<String, u32>,
+}
+
+async fn freeze(context: &Context, endpoint: Endpoint) -> Result<Frozen, IoError> {
     let learned = context.store.list_rates().await?;
-    let mut prices = BTreeMap::new();
-    let mut rates = BTreeMap::new();
+    let mut frozen = Frozen::default();
     for model in context
         .catalog
         .models()
         .iter()
-        .filter(|model| model.endpoints.contains(&asked.endpoint))
+        .filter(|model| model.endpoints.contains(&endpoint))
     {
-        prices.insert(model.id.clone(), model.price);
+        frozen.prices.insert(model.id.clone(), model.price);
         if let Some(rate) = learned.get(&model.id).copied().or(model.tokens_per_s) {
-            rates.insert(model.id.clone(), rate);
+            frozen.rates.insert(model.id.clone(), rate);
         }
     }
+    Ok(frozen)
+}
+
+fn params(
+    context: &Context,
+    caller: &Caller,
+    asked: CreateBatch,
+    Frozen { prices, rates }: Frozen,
+    input_file_id: String,
+) -> BatchParams {
     let window_ms = context.settings.window_ms(asked.window_ms);
-    Ok(BatchParams {
+    BatchParams {
         id: BatchId::new(caller.now, context.entropy()),
         tenant: caller.tenant.clone(),
         endpoint: asked.endpoint,
@@ -221,7 +292,7 @@ async fn params(
         rates,
         creation: None,
         schema: SCHEMA,
-    })
+    }
 }
 
 async fn existing(context: &Context, caller: &Caller, batch: BatchId) -> Reply {

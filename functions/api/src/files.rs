@@ -15,6 +15,7 @@ use batch_io::port::QueryOrder;
 use batch_io::store::FileQuery;
 use http::HeaderMap;
 
+use crate::background::Background;
 use crate::caller::Caller;
 use crate::context::Context;
 use crate::form::Form;
@@ -35,6 +36,7 @@ pub(crate) type Pairs = Query<Vec<(String, String)>>;
 pub(crate) async fn create(
     State(context): State<Arc<Context>>,
     caller: Caller,
+    background: Background,
     headers: HeaderMap,
     intake: Intake,
 ) -> Reply {
@@ -56,10 +58,8 @@ pub(crate) async fn create(
                 .filter(|name| !name.is_empty())
                 .unwrap_or(NAMELESS)
                 .to_owned();
-            file = Some((
-                filename,
-                receive(&context.platform.blobs, &key, field, bytes_max, "The file").await?,
-            ));
+            let blob = Unclaimed::new(&context.platform.blobs, &background, &key);
+            file = Some((filename, receive(blob, field, bytes_max, "The file").await?));
         } else if let Some(slot) = fields.field(field.name()) {
             *slot = Some(field.text().await?);
         } else {
@@ -202,12 +202,13 @@ pub(crate) async fn find(
 /// Stores bytes of ours as a file for a batch.
 pub(crate) async fn store_lines(
     context: &Arc<Context>,
+    background: &Background,
     caller: &Caller,
     filename: &str,
     lines: Vec<u8>,
 ) -> Result<File, ApiError> {
     let (id, key) = context.new_file(&caller.tenant, caller.now);
-    let blob = Unclaimed::new(&context.platform.blobs, &key);
+    let blob = Unclaimed::new(&context.platform.blobs, background, &key);
     let bytes = lines.len() as u64;
     context.platform.blobs.put(&key, lines.into()).await?;
     let file = batch_file(caller, id, key, filename, bytes);

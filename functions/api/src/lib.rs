@@ -5,6 +5,7 @@
 //! batch: it writes records and sends messages. Who a caller is comes through [`Authorize`].
 #![warn(missing_docs)]
 
+mod background;
 mod batches;
 mod body;
 mod caller;
@@ -22,7 +23,10 @@ mod parts;
 mod receive;
 mod reply;
 mod router;
+mod slots;
 mod uploads;
 
+pub use background::Background;
 pub use context::{Authorize, Context};
 pub use router::{router, router_under};
+pub use slots::UploadSlots;

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::{Authorize, Context, router};
+use api::{Authorize, Background, Context, router};
 use async_trait::async_trait;
 use axum::body::Body;
 use axum::response::Response;
@@ -73,18 +73,23 @@ impl Authorize for Keys {
 }
 
 /// Serves one request, and counts it. One that takes too long is answered all the same: a function that
-/// Lambda ends answers nothing, and API Gateway then has words of its own.
+/// Lambda ends answers nothing, and API Gateway then has words of its own. Work that would go on after the
+/// answer ends before it: Lambda freezes the process then, maybe for ever.
 async fn serve(
     routes: axum::Router,
     function: Function,
-    request: Request,
+    mut request: Request,
 ) -> Result<Response, Infallible> {
     let route = route_class(request.uri().path());
     let deadline = request.lambda_context_ref().map(Invocation::from);
-    let left = deadline.map_or(Duration::ZERO, |invocation| {
-        invocation.time_left((function.platform.clock)())
-    });
-    let served = tokio::time::timeout(left, routes.oneshot(request.map(Body::new)));
+    let left = || {
+        deadline.map_or(Duration::ZERO, |invocation| {
+            invocation.time_left((function.platform.clock)())
+        })
+    };
+    let background = Background::default();
+    request.extensions_mut().insert(background.clone());
+    let served = tokio::time::timeout(left(), routes.oneshot(request.map(Body::new)));
     let response = match served.await {
         Ok(served) => served?,
         Err(_) => {
@@ -92,6 +97,12 @@ async fn serve(
             out_of_time()
         }
     };
+    if tokio::time::timeout(left(), background.finished())
+        .await
+        .is_err()
+    {
+        tracing::warn!("work of a request may stay undone, as its time is over");
+    }
     function.emit(
         &[
             ("Route", route),

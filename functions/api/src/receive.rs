@@ -9,37 +9,41 @@ use batch_io::{IoError, IoKind};
 use bytes::Bytes;
 use futures::stream::{self, StreamExt};
 
+use crate::background::Background;
 use crate::form::Field;
 use crate::reply::ApiError;
 
 /// A blob that no record names yet. Dropping it removes the blob.
 pub(crate) struct Unclaimed {
     blobs: Arc<dyn Blobs>,
-    key: Option<BlobKey>,
+    background: Background,
+    key: BlobKey,
+    claimed: bool,
 }
 
 impl Unclaimed {
-    pub(crate) fn new(blobs: &Arc<dyn Blobs>, key: &BlobKey) -> Self {
+    pub(crate) fn new(blobs: &Arc<dyn Blobs>, background: &Background, key: &BlobKey) -> Self {
         Self {
             blobs: Arc::clone(blobs),
-            key: Some(key.clone()),
+            background: background.clone(),
+            key: key.clone(),
+            claimed: false,
         }
     }
 
     /// A record names the blob now.
     pub(crate) fn keep(mut self) {
-        self.key = None;
+        self.claimed = true;
     }
 }
 
 impl Drop for Unclaimed {
     fn drop(&mut self) {
-        let (Some(key), Ok(runtime)) = (self.key.take(), tokio::runtime::Handle::try_current())
-        else {
+        if self.claimed {
             return;
-        };
-        let blobs = Arc::clone(&self.blobs);
-        runtime.spawn(async move {
+        }
+        let (blobs, key) = (Arc::clone(&self.blobs), self.key.clone());
+        self.background.spawn(async move {
             if let Err(fault) = blobs.delete(&key).await {
                 tracing::warn!(error = %fault, "a blob that nothing names stays behind");
             }
@@ -64,17 +68,15 @@ struct Seen {
     fault: Option<ApiError>,
 }
 
-/// Stores a field of at most `bytes_max` bytes; errors call it `what`.
+/// Stores a field of at most `bytes_max` bytes under the name of `blob`; errors call it `what`.
 pub(crate) async fn receive(
-    blobs: &Arc<dyn Blobs>,
-    key: &BlobKey,
+    blob: Unclaimed,
     field: Field,
     bytes_max: u64,
     what: &'static str,
 ) -> Result<Received, ApiError> {
-    let blob = Unclaimed::new(blobs, key);
     let seen = Arc::new(Mutex::new(Seen::default()));
-    let start = (field, Arc::clone(&seen), key.path());
+    let start = (field, Arc::clone(&seen), blob.key.path());
     let body = stream::try_unfold(start, move |(mut field, seen, path)| async move {
         match look(&mut field, &seen, bytes_max, what).await {
             Ok(None) => Ok(None),
@@ -85,7 +87,7 @@ pub(crate) async fn receive(
             }
         }
     });
-    let stored = blobs.put_stream(key, body.boxed()).await;
+    let stored = blob.blobs.put_stream(&blob.key, body.boxed()).await;
     let seen = std::mem::take(&mut *lock(&seen));
     match (seen.fault, stored) {
         (Some(fault), _) => Err(fault),

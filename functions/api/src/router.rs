@@ -12,6 +12,7 @@ use http::Method;
 use crate::context::Context;
 use crate::observe::{in_time, observe};
 use crate::reply::ApiError;
+use crate::slots::in_slot;
 use crate::{batches, create_batch, download, files, models, uploads};
 
 /// Makes the router of the whole API below `/v1`.
@@ -40,7 +41,8 @@ pub fn router_under(base: &str, context: Arc<Context>) -> Router {
     let slow = Router::new()
         .route("/files", post(files::create))
         .route("/uploads/{id}/parts", post(uploads::add_part))
-        .route("/uploads/{id}/complete", post(uploads::complete));
+        .route("/uploads/{id}/complete", post(uploads::complete))
+        .route_layer(from_fn(in_slot));
     let routes = quick.merge(slow).method_not_allowed_fallback(wrong_method);
     let base = base.trim_end_matches('/');
     let routes = if base.is_empty() {

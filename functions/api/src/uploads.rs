@@ -16,6 +16,7 @@ use batch_core::wire::{CompleteUpload, CreateUpload, PartObject, UploadObject, W
 use batch_io::assembly::{BlobRange, assemble, md5_of};
 use http::HeaderMap;
 
+use crate::background::Background;
 use crate::body::JsonBody;
 use crate::caller::Caller;
 use crate::context::Context;
@@ -41,6 +42,7 @@ pub(crate) async fn add_part(
     State(context): State<Arc<Context>>,
     caller: Caller,
     id: FilePath,
+    background: Background,
     headers: HeaderMap,
     intake: Intake,
 ) -> Reply {
@@ -57,8 +59,8 @@ pub(crate) async fn add_part(
                 .with_param("data")
                 .into());
         } else {
-            let blobs = &context.platform.blobs;
-            data = Some(receive(blobs, &blob, field, UPLOAD_PART_BYTES_MAX, "The part").await?);
+            let blob = Unclaimed::new(&context.platform.blobs, &background, &blob);
+            data = Some(receive(blob, field, UPLOAD_PART_BYTES_MAX, "The part").await?);
         }
     }
     let data = data.ok_or_else(|| WireError::missing("data"))?;
@@ -109,12 +111,14 @@ pub(crate) async fn complete(
     State(context): State<Arc<Context>>,
     caller: Caller,
     id: FilePath,
+    background: Background,
     JsonBody(body): JsonBody,
 ) -> Reply {
     let upload = find_pending(&context, &caller, id).await?;
     let asked = CompleteUpload::parse(&body)?;
-    let completing =
-        tokio::spawn(async move { complete_pending(&context, &caller, upload, asked).await });
+    let completing = tokio::spawn(async move {
+        complete_pending(&context, &background, &caller, upload, asked).await
+    });
     completing
         .await
         .unwrap_or_else(|ended| std::panic::resume_unwind(ended.into_panic()))
@@ -122,6 +126,7 @@ pub(crate) async fn complete(
 
 async fn complete_pending(
     context: &Arc<Context>,
+    background: &Background,
     caller: &Caller,
     mut upload: Upload,
     asked: CompleteUpload,
@@ -137,7 +142,8 @@ async fn complete_pending(
     let file = if bytes_moved > context.settings.inline_assembly_bytes_max {
         complete_later(context, caller, &upload, pieces, asked.md5).await?
     } else {
-        complete_now(context, caller, &upload, &pieces, asked.md5.as_deref()).await?
+        let md5 = asked.md5.as_deref();
+        complete_now(context, background, caller, &upload, &pieces, md5).await?
     };
     upload.status = UploadStatus::Completed(file.id);
     Ok(json(&UploadObject::new(&upload, Some(&file), caller.now)))
@@ -146,6 +152,7 @@ async fn complete_pending(
 /// Puts the parts together before the answer.
 async fn complete_now(
     context: &Arc<Context>,
+    background: &Background,
     caller: &Caller,
     upload: &Upload,
     pieces: &[Piece],
@@ -167,7 +174,7 @@ async fn complete_now(
         }
     }
     let file = file_of(context, upload, FileStatus::Processed);
-    let blob = Unclaimed::new(blobs, &file.blob);
+    let blob = Unclaimed::new(blobs, background, &file.blob);
     assemble(blobs, &file.blob, &ranges).await?;
     match context.store.complete_upload(upload, &file).await {
         Ok(true) => blob.keep(),

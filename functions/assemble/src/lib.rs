@@ -3,6 +3,8 @@
 //! Any number of runs may work on one file, and each may end anywhere: all write the same bytes under the
 //! same name, and one transaction ends the assembly. A run that was killed is repeated from the start, as
 //! copying 8 GiB takes about a minute. Start at [`handle`].
+//!
+//! Keys of objects outside are a user's content: no log and no error has them.
 #![warn(missing_docs)]
 
 use std::sync::Arc;
@@ -56,7 +58,14 @@ pub async fn handle(ctx: &Context, job: AssembleJob) -> Result<(), IoError> {
     };
     let status = match &assembly.source {
         AssemblySource::Parts(pieces) => of_parts(blobs, &blob, &assembly, pieces).await?,
-        AssemblySource::Object(object) => of_object(blobs, &blob, object).await?,
+        AssemblySource::Object(object) => {
+            // The error is logged: it names our file, not the object.
+            let named = |fault| IoError {
+                key: assembly.file.to_string(),
+                ..fault
+            };
+            of_object(blobs, &blob, object).await.map_err(named)?
+        }
     };
     let now = (ctx.platform.clock)();
     let ended = ctx
@@ -65,7 +74,13 @@ pub async fn handle(ctx: &Context, job: AssembleJob) -> Result<(), IoError> {
         .await?;
     match ended {
         AssemblyEnded::Done => {
-            tracing::info!(file.id = %assembly.file, ?status, "a file was put together, or cannot be");
+            let outcome = match &status {
+                FileStatus::Uploaded => "uploaded",
+                FileStatus::Processed => "processed",
+                // Why is the user's alone: it may name an object of theirs.
+                FileStatus::Error(_) => "error",
+            };
+            tracing::info!(file.id = %assembly.file, outcome, "a file was put together, or cannot be");
         }
         AssemblyEnded::Already => return Ok(()),
         AssemblyEnded::FileGone => blobs.delete(&blob).await?,

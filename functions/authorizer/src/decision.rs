@@ -71,9 +71,7 @@ impl Decision {
             Decision::Deny(error) => (
                 "Deny",
                 PolicyContext::Refusal {
-                    status: error.status.to_string(),
                     message: json_escaped(&error.message),
-                    body: String::from_utf8_lossy(&error.to_json()).into_owned(),
                 },
             ),
         };
@@ -136,10 +134,6 @@ enum PolicyContext {
         part: String,
         created_at: String,
     },
-    /// For the answer to a refused request; `message` goes between quotes, `body` is the whole envelope.
-    Refusal {
-        status: String,
-        message: String,
-        body: String,
-    },
+    /// For the answer to a refused request; it goes between quotes.
+    Refusal { message: String },
 }

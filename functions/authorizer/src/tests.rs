@@ -120,50 +120,39 @@ async fn nothing_else_is_allowed() {
     let id = upload_id().to_string();
     let completed = UploadStatus::Completed(FileId::new(NOW, [1; 16]));
     let cases = [
-        (None, id.as_str(), "404", "No such Upload object: "),
-        (
-            pending(),
-            "upload_1",
-            "404",
-            "No such Upload object: upload_1",
-        ),
-        (pending(), "", "404", "No such Upload object: "),
+        (None, id.as_str(), "No such Upload object: "),
+        (pending(), "upload_1", "No such Upload object: upload_1"),
+        (pending(), "", "No such Upload object: "),
         (
             Some(upload("other", UploadStatus::Pending, later)),
             &id,
-            "404",
             "No such Upload object: ",
         ),
         (
             Some(upload("default", UploadStatus::Cancelled, later)),
             &id,
-            "400",
             "status is 'cancelled'",
         ),
         (
             Some(upload("default", completed, later)),
             &id,
-            "400",
             "status is 'completed'",
         ),
         (
             Some(upload("default", UploadStatus::Pending, NOW)),
             &id,
-            "400",
             "status is 'expired'",
         ),
     ];
-    for (stored, id, status, message) in cases {
+    for (stored, id, message) in cases {
         let policy = ask(stored.clone(), bearer(), id).await.unwrap();
         let statement = &policy["policyDocument"]["Statement"][0];
         assert_eq!(statement["Effect"], "Deny", "{stored:?} {id}");
         assert_eq!(statement["Resource"], ARN);
-        let context = &policy["context"];
-        assert_eq!(context["status"], status, "{stored:?} {id}");
+        let context = policy["context"].as_object().unwrap();
         let said = context["message"].as_str().unwrap();
         assert!(said.contains(message), "{said}");
-        let body: Value = serde_json::from_str(context["body"].as_str().unwrap()).unwrap();
-        assert_eq!(body["error"]["message"], said, "{stored:?} {id}");
+        assert_eq!(context.len(), 1, "{stored:?} {id}");
     }
 }
 

@@ -27,6 +27,21 @@ pub const WINDOW_LINES_MAX: usize = 20_000;
 /// Bytes in a window of validation: 64 MiB. Two windows are in memory at once: 128 MiB.
 pub const WINDOW_BYTES_MAX: usize = 64 * 1024 * 1024;
 
+/// Bytes of results that the lines of a window are estimated to have before it is closed: 256 MiB. A finalizer
+/// holds one window's results, once, and two parts of 8 MiB that it fills and stores: 256 + 32 MiB, and as much
+/// again if answers are twice as long as estimated, fit the 1,769 MB of its function. A line that is estimated
+/// at more is the window's last.
+pub const WINDOW_RESULT_BYTES_MAX: u64 = 256 * 1024 * 1024;
+
+/// Bytes that a generated token is estimated to take in a result: some four of text, with escapes.
+pub const RESULT_BYTES_PER_TOKEN: u64 = 8;
+
+/// Bytes that the log probability of one token is estimated to take in a result: token, number, bytes, names.
+pub const RESULT_BYTES_PER_LOGPROB: u64 = 80;
+
+/// Alternatives of a token whose log probabilities a line may ask for: OpenAI's limit.
+pub const TOP_LOGPROBS_MAX: u64 = 20;
+
 /// Lines in a shard.
 pub const SHARD_LINES_MAX: usize = 500;
 

@@ -1,18 +1,22 @@
 //! Puts the results of a window back into input order, and proves that none is missing or double.
+//!
+//! Nothing is copied: a merged window points into its segments, and its proof comes before its first record.
+
+use std::borrow::Cow;
 
 use crate::batch::TokenCounts;
+use crate::format::index::IndexEntry;
+use crate::format::segment::LineResult;
 use crate::format::{FormatError, index, segment};
 use crate::id::{BatchId, LineNo};
 use crate::lifecycle::Stop;
 use crate::output;
 
-/// What a window adds to both files.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct MergedWindow {
-    /// Records of the output file, each with its newline.
-    pub output: Vec<u8>,
-    /// Records of the error file, each with its newline.
-    pub errors: Vec<u8>,
+/// The lines of a window in input order, each with what became of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MergedWindow<'a> {
+    batch: BatchId,
+    lines: Vec<MergedLine<'a>>,
     /// Lines answered with 2xx.
     pub completed: u64,
     /// All other lines: the records of the error file.
@@ -21,6 +25,21 @@ pub struct MergedWindow {
     pub unexecuted: u64,
     /// What the lines with a result took.
     pub tokens: TokenCounts,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum MergedLine<'a> {
+    Ran(LineResult<'a>),
+    Unexecuted(IndexEntry<'a>, Stop),
+}
+
+/// A line's record in one of the files.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MergedRecord<'a> {
+    /// Whether it goes to the output file; else to the error file.
+    pub ok: bool,
+    /// JSON, without its newline.
+    pub text: Cow<'a, [u8]>,
 }
 
 /// Why a window's results are not its lines' results. All but [`MergeError::Format`] are faults of ours.
@@ -54,12 +73,12 @@ pub enum MergeError {
 /// # Errors
 ///
 /// [`MergeError`] unless every line of the index has exactly one record, with its own custom_id.
-pub fn merge_window(
+pub fn merge_window<'a>(
     batch: BatchId,
-    index: &[u8],
-    segments: &[&[u8]],
+    index: &'a [u8],
+    segments: &[&'a [u8]],
     stop: Option<Stop>,
-) -> Result<MergedWindow, MergeError> {
+) -> Result<MergedWindow<'a>, MergeError> {
     let mut results = Vec::new();
     for blob in segments {
         for result in segment::decode(blob) {
@@ -71,7 +90,7 @@ pub fn merge_window(
         return Err(MergeError::Twice(pair[0].line));
     }
     let mut results = results.into_iter().peekable();
-    let mut merged = MergedWindow::default();
+    let mut merged = MergedWindow::new(batch);
     let mut last = None;
     for entry in index::decode(index) {
         let entry = entry?;
@@ -82,25 +101,18 @@ pub fn merge_window(
         match results.peek() {
             Some(result) if result.line < entry.line => return Err(MergeError::Stray(result.line)),
             Some(result) if result.line == entry.line => {
-                if !result.record.starts_with(&output::head(
-                    batch,
-                    entry.line,
-                    entry.custom_id_json,
-                )) {
+                let head = output::head(batch, entry.line, entry.custom_id_json);
+                if !result.record.starts_with(&head) {
                     return Err(MergeError::WrongId(entry.line));
                 }
-                merged.add(result);
+                merged.add(*result);
                 results.next();
             }
             Some(_) | None => {
-                let (code, message) =
-                    output::stop_error(stop.ok_or(MergeError::Missing(entry.line))?);
+                let stop = stop.ok_or(MergeError::Missing(entry.line))?;
                 merged.unexecuted += 1;
                 merged.failed += 1;
-                push(
-                    &mut merged.errors,
-                    &output::unexecuted(batch, entry.line, entry.custom_id_json, code, message),
-                );
+                merged.lines.push(MergedLine::Unexecuted(entry, stop));
             }
         }
     }
@@ -110,24 +122,48 @@ pub fn merge_window(
     }
 }
 
-impl MergedWindow {
-    fn add(&mut self, result: &segment::LineResult<'_>) {
+impl<'a> MergedWindow<'a> {
+    fn new(batch: BatchId) -> Self {
+        Self {
+            batch,
+            lines: Vec::new(),
+            completed: 0,
+            failed: 0,
+            unexecuted: 0,
+            tokens: TokenCounts::default(),
+        }
+    }
+
+    fn add(&mut self, result: LineResult<'a>) {
         if result.ok {
             self.completed += 1;
-            push(&mut self.output, result.record);
         } else {
             self.failed += 1;
-            push(&mut self.errors, result.record);
         }
         self.tokens.input = self.tokens.input.saturating_add(result.tokens.input);
         self.tokens.cached = self.tokens.cached.saturating_add(result.tokens.cached);
         self.tokens.output = self.tokens.output.saturating_add(result.tokens.output);
+        self.lines.push(MergedLine::Ran(result));
     }
-}
 
-fn push(file: &mut Vec<u8>, record: &[u8]) {
-    file.extend_from_slice(record);
-    file.push(b'\n');
+    /// Returns the records of both files, in input order.
+    pub fn records(&self) -> impl Iterator<Item = MergedRecord<'a>> {
+        self.lines.iter().map(|line| match line {
+            MergedLine::Ran(result) => MergedRecord {
+                ok: result.ok,
+                text: Cow::Borrowed(result.record),
+            },
+            MergedLine::Unexecuted(entry, stop) => {
+                let (code, message) = output::stop_error(*stop);
+                let text =
+                    output::unexecuted(self.batch, entry.line, entry.custom_id_json, code, message);
+                MergedRecord {
+                    ok: false,
+                    text: Cow::Owned(text),
+                }
+            }
+        })
+    }
 }
 
 #[cfg(test)]

@@ -4,16 +4,22 @@ use std::ops::Range;
 
 use crate::format;
 use crate::id::LineNo;
-use crate::limits::{WINDOW_BYTES_MAX, WINDOW_LINES_MAX};
+use crate::limits::{
+    RESULT_BYTES_PER_LOGPROB, RESULT_BYTES_PER_TOKEN, TOP_LOGPROBS_MAX, WINDOW_BYTES_MAX,
+    WINDOW_LINES_MAX, WINDOW_RESULT_BYTES_MAX,
+};
 use crate::line::{Line, PromptKey};
 use crate::shard_plan::{ShardDraft, TimeRule, WindowLine, plan_window};
 
-/// A window: at most 20,000 lines and 64 MiB, or one longer line.
+/// A window: at most 20,000 lines and 64 MiB, or one longer line. It takes no further line once its results are
+/// estimated at 256 MiB.
 #[derive(Debug, Default)]
 pub struct Window {
     bytes: Vec<u8>,
     lines: Vec<Kept>,
     index: Vec<u8>,
+    /// Estimate of the results of its lines.
+    result_bytes: u64,
 }
 
 /// A line of the window; ranges are into its bytes.
@@ -39,6 +45,7 @@ impl Window {
     pub fn takes(&self, line_bytes: usize) -> bool {
         self.lines.is_empty()
             || (self.lines.len() < WINDOW_LINES_MAX
+                && self.result_bytes < WINDOW_RESULT_BYTES_MAX
                 && self.bytes.len().saturating_add(line_bytes) <= WINDOW_BYTES_MAX)
     }
 
@@ -71,6 +78,7 @@ impl Window {
             prompt,
             estimated_tokens,
         });
+        self.result_bytes = self.result_bytes.saturating_add(result_bytes(line));
         format::index::encode_entry(&mut self.index, no, line.custom_id_json);
     }
 
@@ -135,6 +143,41 @@ impl Window {
     }
 }
 
+/// Estimates the bytes of a line's result. Tokens of the prompt count too: a completion may echo it.
+fn result_bytes(line: &Line<'_>) -> u64 {
+    let logprobs = logprobs_a_token(line.body);
+    let per_token = RESULT_BYTES_PER_TOKEN + RESULT_BYTES_PER_LOGPROB * logprobs;
+    line.estimated_tokens.saturating_mul(per_token)
+}
+
+/// Returns how many log probabilities a body asks for with each token: its own and the alternatives'.
+///
+/// A glance, not a parse: a prompt cannot be mistaken for the member, because its quotes are escaped.
+fn logprobs_a_token(body: &str) -> u64 {
+    let asked = |name: &str| {
+        let found = memchr::memmem::find_iter(body.as_bytes(), name.as_bytes());
+        let value = found.filter_map(|at| {
+            let value = body[at + name.len()..].trim_start().strip_prefix(':')?;
+            alternatives(value.trim_start())
+        });
+        value.max()
+    };
+    let most = asked("\"logprobs\"").max(asked("\"top_logprobs\""));
+    most.map_or(0, |alternatives| 1 + alternatives.min(TOP_LOGPROBS_MAX))
+}
+
+/// Reads the alternatives that the value of `logprobs` or `top_logprobs` asks for.
+fn alternatives(value: &str) -> Option<u64> {
+    if value.starts_with("true") {
+        return Some(0);
+    }
+    let end = value
+        .bytes()
+        .position(|byte| !byte.is_ascii_digit())
+        .unwrap_or(value.len());
+    value[..end].parse().ok()
+}
+
 #[cfg(test)]
 mod tests {
     use std::borrow::Cow;
@@ -170,6 +213,45 @@ mod tests {
             push(&mut window, number, "xy");
         }
         assert!(!window.takes(0));
+    }
+
+    #[test]
+    fn window_closes_when_its_results_would_be_long() {
+        let body = r#"{"logprobs":true,"top_logprobs":20,"n":8}"#;
+        let line = Line {
+            custom_id: Cow::Borrowed(b"a"),
+            custom_id_json: "\"a\"",
+            model: "m",
+            body,
+            estimated_tokens: 8 * 4_096,
+            prompt: PromptKey::default(),
+        };
+        let mut window = Window::new();
+        let mut lines = 0;
+        while window.takes(body.len()) {
+            lines += 1;
+            window.push(LineNo(lines), body.as_bytes(), &line, 0);
+        }
+        // 32,768 tokens of 8 + 21 * 80 bytes are 55 MB.
+        assert_eq!(lines, 5);
+    }
+
+    #[test]
+    fn logprobs_are_counted_as_they_are_asked_for() {
+        for (body, want) in [
+            (r#"{"messages":["\"logprobs\": true"]}"#, 0),
+            (r#"{"logprobs":false}"#, 0),
+            (r#"{"logprobs":null,"top_logprobs":null}"#, 0),
+            (r#"{"logprobs" : true}"#, 1),
+            (r#"{"logprobs":0}"#, 1),
+            (r#"{"logprobs":5,"n":2}"#, 6),
+            (r#"{"top_logprobs":3,"logprobs":true}"#, 4),
+            (r#"{"top_logprobs":99}"#, 21),
+            (r#"{"top_logprobs"#, 0),
+            (r#"{"top_logprobs":"#, 0),
+        ] {
+            assert_eq!(logprobs_a_token(body), want, "{body}");
+        }
     }
 
     #[test]

@@ -1,10 +1,12 @@
 //! Writes a sealed batch's result files in input order, proves them complete, and ends the batch.
 //!
 //! Works under its own lease and epoch; file names carry the epoch, so that two finalizers never write one
-//! blob, unless one goes on from the place that another saved when its time was over. A read error is retried by running again and never becomes an error line; results that contradict
-//! the input's index are left for a person. Start at [`handle`].
+//! blob, unless one goes on from the place that another saved when its time was over. Whoever cannot go on
+//! from it starts over. A read error is retried by running again and never becomes an error line; results that
+//! contradict the input's index are left for a person. Start at [`handle`].
 #![warn(missing_docs)]
 
+mod pace;
 mod place;
 mod result_file;
 mod shards;

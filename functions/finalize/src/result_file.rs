@@ -116,21 +116,24 @@ impl ResultFile {
         &self.key
     }
 
-    /// Adds whole lines, each with its newline, and stores the parts that are full.
+    /// Adds a line, which has no newline yet, and stores the parts that are full.
     ///
     /// # Errors
     ///
     /// [`IoError`]; the file is then of no use any more.
-    pub(crate) async fn append(&mut self, mut text: &[u8], lines: u64) -> Result<(), IoError> {
-        self.sha256.update(text);
-        self.lines += lines;
-        self.bytes += text.len() as u64;
-        while !text.is_empty() {
-            let (now, later) = text.split_at(text.len().min(OUTPUT_PART_BYTES - self.buffer.len()));
-            self.buffer.extend_from_slice(now);
-            text = later;
-            if self.buffer.len() == OUTPUT_PART_BYTES {
-                self.store_part().await?;
+    pub(crate) async fn append(&mut self, line: &[u8]) -> Result<(), IoError> {
+        self.lines += 1;
+        for mut text in [line, b"\n"] {
+            self.sha256.update(text);
+            self.bytes += text.len() as u64;
+            while !text.is_empty() {
+                let room = OUTPUT_PART_BYTES - self.buffer.len();
+                let (now, later) = text.split_at(text.len().min(room));
+                self.buffer.extend_from_slice(now);
+                text = later;
+                if self.buffer.len() == OUTPUT_PART_BYTES {
+                    self.store_part().await?;
+                }
             }
         }
         Ok(())
@@ -202,6 +205,7 @@ impl ResultFile {
     async fn check_finished(&self, error: IoError) -> Result<(), IoError> {
         match self.blobs.head(&self.key).await {
             Ok(meta) if meta.bytes == self.bytes => Ok(()),
+            Err(unknown) if unknown.kind != IoKind::NotFound => Err(unknown),
             Ok(_) | Err(_) => Err(error),
         }
     }

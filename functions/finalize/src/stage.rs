@@ -20,16 +20,14 @@ use crate::walk::{ResultFiles, Walked, Written, place_key};
 /// The longest that a batch whose results contradict each other waits for its next try: one hour.
 const CORRUPT_RETRY_MS_MAX: i64 = 3_600_000;
 
-/// How long before its end a finalizer saves its place: longer than a window takes to merge (64 MiB of lines,
-/// some hundred MiB of results, at 20 MB/s or more).
-const SAVE_BEFORE_MS: i64 = 60_000;
-
 /// What a finalizer came to.
 enum Came {
     /// The batch has ended.
     ToTheEnd,
     /// Its time was over.
     ToAPlace(Place),
+    /// Nobody can go on from the saved place: it does not read, or what it names is gone.
+    ToADeadEnd(IoError),
     /// Another has taken over.
     ToNothing,
 }
@@ -37,8 +35,9 @@ enum Came {
 /// Writes the files of one sealed batch and ends it, unless another finalizer works on it.
 ///
 /// May be run again at any time. Where `until` is given, the process is killed then: before that it saves its
-/// place and asks for another run, which goes on from there. Results that contradict the index are logged and left for a person; the
-/// batch is tried again ever later, up to an hour.
+/// place and asks for another run, which goes on from there, or starts over where that cannot be done. Results
+/// that contradict the index are logged and left for a person; the batch is tried again ever later, up to an
+/// hour.
 ///
 /// # Errors
 ///
@@ -63,26 +62,44 @@ pub async fn handle(
     else {
         return Ok(());
     };
-    let result = run(ctx, &claimed, until).await;
-    match result {
+    let settled = work(ctx, &claimed, until).await;
+    ctx.store
+        .give_back_if_failed(Stage::Finalize, &claimed, &ctx.platform.clock, settled)
+        .await
+}
+
+/// Runs the stage, and does what must follow.
+async fn work(ctx: &Context, claimed: &Claimed, until: Option<UnixMs>) -> Result<(), IoError> {
+    match run(ctx, claimed, until).await {
         Ok(Came::ToTheEnd) => Ok(()),
-        Ok(Came::ToAPlace(place)) => save(ctx, &claimed, &place).await,
+        Ok(Came::ToAPlace(place)) => save(ctx, claimed, &place).await,
+        Ok(Came::ToADeadEnd(error)) => start_over(ctx, claimed, &error).await,
         Ok(Came::ToNothing) => {
-            tracing::info!(batch.id = %job.batch, "another finalizer has taken over");
+            tracing::info!(batch.id = %claimed.params.id, "another finalizer has taken over");
             Ok(())
         }
-        Err(error) if error.kind == IoKind::Corrupt => hold_back(ctx, &claimed, error).await,
+        Err(error) if error.kind == IoKind::Corrupt => hold_back(ctx, claimed, error).await,
         Err(error) => Err(error),
     }
 }
 
 async fn run(ctx: &Context, claimed: &Claimed, until: Option<UnixMs>) -> Result<Came, IoError> {
-    let mut files = ResultFiles::open(ctx, claimed).await?;
     let resumed = claimed.run.saved_place.is_some();
+    let mut files = match ResultFiles::open(ctx, claimed).await {
+        Ok(files) => files,
+        Err(error) if resumed && error.kind == IoKind::Corrupt => {
+            return Ok(Came::ToADeadEnd(error));
+        }
+        Err(error) => return Err(error),
+    };
     let came = end_batch(ctx, claimed, &mut files, until).await;
-    match &came {
+    match came {
         Ok(Came::ToTheEnd) => remove_leftovers(ctx, claimed, files.epoch).await,
-        Ok(Came::ToAPlace(_)) => {}
+        Ok(Came::ToAPlace(_) | Came::ToADeadEnd(_)) => {}
+        // Another has completed a blob of the place's parts, or they are too old.
+        Err(error) if resumed && error.kind == IoKind::NotFound => {
+            return Ok(Came::ToADeadEnd(error));
+        }
         // What a saved place names belongs to whoever goes on from it.
         Ok(Came::ToNothing) | Err(_) if resumed => {}
         Ok(Came::ToNothing) | Err(_) => files.abort().await,
@@ -104,10 +121,31 @@ async fn save(ctx: &Context, claimed: &Claimed, place: &Place) -> Result<(), IoE
         return Ok(());
     }
     tracing::info!(batch.id = %params.id, window = place.position.window, "saved the place");
+    ask_again(ctx, claimed).await
+}
+
+/// Gives the saved place up, and asks for a run that writes both files anew, under its own epoch. Parts that
+/// are left of the old ones go as [`remove_leftovers`] and the bucket's rules say.
+async fn start_over(ctx: &Context, claimed: &Claimed, error: &IoError) -> Result<(), IoError> {
+    let Claimed { params, epoch, .. } = claimed;
+    let now = (ctx.platform.clock)();
+    let dropped = ctx
+        .store
+        .drop_place(&params.tenant, params.id, *epoch, now)
+        .await?;
+    if !dropped {
+        return Ok(());
+    }
+    tracing::warn!(batch.id = %params.id, %error, source = ?error.source, "cannot go on from the saved place: both files are written anew");
+    ask_again(ctx, claimed).await
+}
+
+/// Asks for the next run. If this gets lost, reconcile asks.
+async fn ask_again(ctx: &Context, claimed: &Claimed) -> Result<(), IoError> {
     let job = StageJob {
         schema: SCHEMA,
-        tenant: params.tenant.clone(),
-        batch: params.id,
+        tenant: claimed.params.tenant.clone(),
+        batch: claimed.params.id,
     };
     ctx.platform
         .send(&QueueName::Finalize, &[job], Duration::ZERO)
@@ -129,8 +167,7 @@ async fn end_batch(
             IoKind::Corrupt,
         ));
     };
-    let stop_at = until.map(|until| until.plus_ms(-SAVE_BEFORE_MS));
-    let walk = files.write(ctx, claimed, outcome.stop(), stop_at);
+    let walk = files.write(ctx, claimed, outcome.stop(), until);
     let clock = &ctx.platform.clock;
     let walked = ctx
         .store

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use batch_core::batch::{FileDigest, LineCounts};
 use batch_core::blob_key::BlobKey;
 use batch_core::lifecycle::Stop;
-use batch_core::merge::{MergedWindow, merge_window};
+use batch_core::merge::merge_window;
 use batch_core::time::UnixMs;
 use batch_io::port::read_named;
 use batch_io::store::Claimed;
 use batch_io::{IoError, IoKind};
 
 use crate::Context;
+use crate::pace::Pace;
 use crate::place::{Place, Position};
 use crate::result_file::ResultFile;
 use crate::shards::Segments;
@@ -94,8 +95,8 @@ impl ResultFiles {
 
     /// Writes every line of the batch into one of the files, and proves that none is missing or double.
     ///
-    /// `stop` says why lines may lack a result; memory holds one window's results at a time. From `until` on
-    /// no further window is begun, but one is always written.
+    /// `stop` says why lines may lack a result; memory holds one window's results at a time. When `until` is
+    /// near, no further window is begun, but one is always written.
     ///
     /// # Errors
     ///
@@ -110,28 +111,64 @@ impl ResultFiles {
         let Claimed { params, run, .. } = claimed;
         let (tenant, batch) = (&params.tenant, params.id);
         let segments = Segments::of(tenant, batch, &ctx.store.list_shards(tenant, batch).await?);
+        let clock = &ctx.platform.clock;
+        let mut pace = Pace::new(until);
         let first = self.position.window;
         for window in first..run.windows {
-            let is_late = until.is_some_and(|until| (ctx.platform.clock)() >= until);
-            if is_late && window > first {
+            let began_at = clock();
+            if window > first && pace.is_over(began_at) {
                 return Ok(Walked::Paused(self.save()));
             }
-            let merged = merge(ctx, claimed, &segments, window, stop).await?;
-            self.output.append(&merged.output, merged.completed).await?;
-            self.errors.append(&merged.errors, merged.failed).await?;
-            let Position {
-                counts, unexecuted, ..
-            } = &mut self.position;
-            counts.completed += merged.completed;
-            counts.failed += merged.failed;
-            *unexecuted += merged.unexecuted;
-            self.position.window = window + 1;
+            self.write_window(ctx, claimed, &segments, window, stop)
+                .await?;
+            pace.took(clock().since_ms(began_at));
         }
         self.prove(claimed)?;
         Ok(Walked::Written(Written {
             output: self.output.finish().await?,
             errors: self.errors.finish().await?,
         }))
+    }
+
+    /// Reads and merges one window, and appends its lines. Merging looks at no more than the heads of records,
+    /// and is done before the first is appended.
+    async fn write_window(
+        &mut self,
+        ctx: &Context,
+        claimed: &Claimed,
+        segments: &Segments,
+        window: u32,
+        stop: Option<Stop>,
+    ) -> Result<(), IoError> {
+        let (blobs, batch) = (ctx.platform.blobs.as_ref(), claimed.params.id);
+        let key = BlobKey::Index {
+            tenant: claimed.params.tenant.clone(),
+            batch,
+            window,
+        };
+        let index = read_named(blobs, &key).await?;
+        let results = segments.read(blobs, window).await?;
+        let slices: Vec<&[u8]> = results.iter().map(AsRef::as_ref).collect();
+        let merged = merge_window(batch, &index, &slices, stop).map_err(|error| {
+            let doing = "merge the window of index";
+            IoError::new(doing, key.to_string(), IoKind::Corrupt).because(error)
+        })?;
+        for record in merged.records() {
+            let file = if record.ok {
+                &mut self.output
+            } else {
+                &mut self.errors
+            };
+            file.append(&record.text).await?;
+        }
+        let Position {
+            counts, unexecuted, ..
+        } = &mut self.position;
+        counts.completed += merged.completed;
+        counts.failed += merged.failed;
+        *unexecuted += merged.unexecuted;
+        self.position.window = window + 1;
+        Ok(())
     }
 
     /// Compares what was written with what the batch has told its clients.
@@ -182,38 +219,4 @@ pub(crate) fn place_key(claimed: &Claimed, epoch: u64) -> BlobKey {
         batch: claimed.params.id,
         epoch,
     }
-}
-
-/// Reads and merges one window, off the async threads.
-async fn merge(
-    ctx: &Context,
-    claimed: &Claimed,
-    segments: &Segments,
-    window: u32,
-    stop: Option<Stop>,
-) -> Result<MergedWindow, IoError> {
-    let Claimed { params, .. } = claimed;
-    let (batch, blobs) = (params.id, ctx.platform.blobs.as_ref());
-    let key = BlobKey::Index {
-        tenant: params.tenant.clone(),
-        batch,
-        window,
-    };
-    let index = read_named(blobs, &key).await?;
-    let results = segments.read(blobs, window).await?;
-    let merged = tokio::task::spawn_blocking(move || {
-        let results: Vec<&[u8]> = results.iter().map(AsRef::as_ref).collect();
-        merge_window(batch, &index, &results, stop)
-    });
-    merged
-        .await
-        .expect("merging does not panic, and is never aborted")
-        .map_err(|error| {
-            IoError::new(
-                "merge the window of index",
-                key.to_string(),
-                IoKind::Corrupt,
-            )
-            .because(error)
-        })
 }

@@ -534,7 +534,10 @@ async fn crash_at(k: i64, when: When) -> (String, u64) {
     )
     .await;
     let calls = fuse.calls();
-    world.advance_ms(world.settings.timing.lease_ms + world.settings.timing.takeover_ms);
+    // Whoever lives on has given the stage back.
+    if when != When::Once {
+        world.advance_ms(world.settings.timing.lease_ms + world.settings.timing.takeover_ms);
+    }
     finalize(&world, batch).await;
     (outcome(&world, batch).await, calls)
 }
@@ -547,6 +550,15 @@ async fn fails_at_every_call() {
             let (recovered, _) = crash_at(k, when).await;
             assert_eq!(recovered, expected, "crash {when:?} call {k}");
         }
+    }
+}
+
+#[tokio::test]
+async fn the_next_try_finds_the_stage_free_when_a_call_failed() {
+    let (expected, calls) = crash_at(i64::MAX, When::Once).await;
+    for k in 0..i64::try_from(calls).expect("few calls") {
+        let (recovered, _) = crash_at(k, When::Once).await;
+        assert_eq!(recovered, expected, "call {k}");
     }
 }
 
@@ -584,7 +596,10 @@ async fn crash_in_steps_at(k: i64, when: When) -> (String, u64) {
         let _ = handle(&ctx, world.stage_job(batch), now, Some(now)).await;
     }
     let calls = fuse.calls();
-    world.advance_ms(world.settings.timing.lease_ms + world.settings.timing.takeover_ms);
+    // Whoever lives on has given the stage back.
+    if when != When::Once {
+        world.advance_ms(world.settings.timing.lease_ms + world.settings.timing.takeover_ms);
+    }
     finalize_in_steps(&world, batch).await;
     (outcome(&world, batch).await, calls)
 }
@@ -595,6 +610,93 @@ async fn fails_at_every_call_around_a_saved_place() {
         let (expected, calls) = crash_in_steps_at(i64::MAX, when).await;
         for k in 0..i64::try_from(calls).expect("few calls") {
             let (recovered, _) = crash_in_steps_at(k, when).await;
+            assert_eq!(recovered, expected, "crash {when:?} call {k}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn starts_over_when_the_saved_place_does_not_read() {
+    for damage in [None, Some(b"nonsense".as_slice())] {
+        let world = World::new();
+        let whole = publish_and_run(&world, 2, Answers::Mixed).await;
+        let batch = publish_and_run(&world, 2, Answers::Mixed).await;
+        for batch in [whole, batch] {
+            stop(&world, batch, Event::CancelRequested).await;
+        }
+        finalize(&world, whole).await;
+        let ctx = context(&world, world.platform.clone());
+        let now = world.now();
+        handle(&ctx, world.stage_job(batch), now, Some(now))
+            .await
+            .expect("finalize one window");
+        let place = BlobKey::Place {
+            tenant: world.tenant.clone(),
+            batch,
+            epoch: world
+                .batch(batch)
+                .await
+                .run
+                .saved_place
+                .expect("a saved place"),
+        };
+        let blobs = &world.platform.blobs;
+        match damage {
+            None => blobs.delete(&place).await.expect("delete the place"),
+            Some(bytes) => {
+                let put = blobs.put(&place, bytes.into()).await;
+                put.expect("damage the place");
+            }
+        }
+        assert_eq!(finalize_in_steps(&world, batch).await, 3, "one in vain");
+        assert_eq!(outcome(&world, batch).await, outcome(&world, whole).await);
+    }
+}
+
+/// Finalizes a batch whose output is a blob of parts: one window, then the rest with a crash at call `k`, then
+/// without. Returns the outcome and the calls of the second run.
+async fn crash_among_parts_at(k: i64, when: When) -> (String, u64) {
+    let world = World::new();
+    let batch = publish(&world, CUT).await;
+    release_all(&world, batch).await;
+    for (number, answers) in [(0, Answers::Huge), (1, Answers::Good), (2, Answers::Mixed)] {
+        run_shard(
+            &world,
+            batch,
+            &ShardId::root(0, number),
+            answers,
+            usize::MAX,
+        )
+        .await
+        .expect("a free shard");
+    }
+    apply(&world, batch, Event::AllShardsDone).await;
+    let (job, now) = (world.stage_job(batch), world.now());
+    let first = context(&world, world.platform.clone());
+    handle(&first, job.clone(), now, Some(now))
+        .await
+        .expect("finalize one window");
+    let fuse = Fuse::at(k, when);
+    let second = context(&world, fuse.wrap(&world.platform));
+    // The error is the crash itself; what counts is what the next run makes of it.
+    let _ = handle(&second, job, now, Some(now)).await;
+    let calls = fuse.calls();
+    // Whoever lives on has given the stage back.
+    if when != When::Once {
+        world.advance_ms(world.settings.timing.lease_ms + world.settings.timing.takeover_ms);
+    }
+    finalize_in_steps(&world, batch).await;
+    (outcome(&world, batch).await, calls)
+}
+
+#[tokio::test]
+async fn fails_at_every_call_around_a_saved_place_that_names_parts() {
+    // A crash before a call is one after the call before it, and these runs take long.
+    for when in [When::After, When::Once] {
+        let (expected, calls) = crash_among_parts_at(i64::MAX, when).await;
+        assert!(expected.starts_with("completed; 5/4/1"), "{expected}");
+        for k in 0..i64::try_from(calls).expect("few calls") {
+            let (recovered, _) = crash_among_parts_at(k, when).await;
             assert_eq!(recovered, expected, "crash {when:?} call {k}");
         }
     }

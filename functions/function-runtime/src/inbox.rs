@@ -14,10 +14,11 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 /// How long a message waits after its first failure.
-const BACKOFF: Duration = Duration::from_secs(1);
+const BACKOFF: Duration = Duration::from_secs(5);
 
-/// How long it waits at most.
-const BACKOFF_MAX: Duration = Duration::from_secs(60);
+/// How long it waits at most. With eight tries, 5 + 10 + 20 + 40 + 80 + 160 + 300 s of trouble (ten minutes)
+/// pass before it is dead.
+const BACKOFF_MAX: Duration = Duration::from_secs(300);
 
 /// Stands for a message whose job is being done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

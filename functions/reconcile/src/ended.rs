@@ -6,6 +6,7 @@ use batch_core::blob_key::BlobKey;
 use batch_core::id::{BatchId, TenantId};
 use batch_core::shard::{SegmentRef, ShardId};
 use batch_io::IoError;
+use batch_io::store::BatchView;
 
 use crate::pass::Pass;
 
@@ -37,32 +38,48 @@ pub(crate) async fn clear(
     for folder in folders(tenant, batch) {
         pass.ctx.platform.blobs.delete_prefix(&folder).await?;
     }
-    // The last epoch is the one that ended the batch: its files are the batch's.
-    for epoch in 1..view.run.stage.epoch {
-        pass.ctx
-            .platform
-            .blobs
-            .delete(&BlobKey::Output {
-                tenant: tenant.clone(),
-                batch,
-                epoch,
-            })
-            .await?;
-        pass.ctx
-            .platform
-            .blobs
-            .delete(&BlobKey::Errors {
-                tenant: tenant.clone(),
-                batch,
-                epoch,
-            })
-            .await?;
+    let published = published(pass, &view).await?;
+    for epoch in 1..=view.run.stage.epoch {
+        for blob in result_blobs(tenant, batch, epoch) {
+            if !published.contains(&blob) {
+                pass.ctx.platform.blobs.delete(&blob).await?;
+            }
+        }
     }
     if pass.ctx.store.forget_shards(tenant, batch).await? {
         pass.ctx.store.settle_outbox(tenant, batch).await?;
         pass.report.batches_cleared += 1;
     }
     Ok(())
+}
+
+/// Returns the blobs that the batch's own files name. A finalizer that went on from a saved place has named
+/// them by the epoch of the one that began. The bytes of a deleted or expired file may go.
+async fn published(pass: &Pass<'_>, view: &BatchView) -> Result<Vec<BlobKey>, IoError> {
+    let mut blobs = Vec::new();
+    let ids = [view.run.output_file_id, view.run.error_file_id];
+    for id in ids.into_iter().flatten() {
+        let store = &pass.ctx.store;
+        let file = store.load_file(&view.params.tenant, id, pass.now).await?;
+        blobs.extend(file.map(|file| file.blob));
+    }
+    Ok(blobs)
+}
+
+/// Names the blobs of both files that the finalizer of an epoch began.
+fn result_blobs(tenant: &TenantId, batch: BatchId, epoch: u64) -> [BlobKey; 2] {
+    [
+        BlobKey::Output {
+            tenant: tenant.clone(),
+            batch,
+            epoch,
+        },
+        BlobKey::Errors {
+            tenant: tenant.clone(),
+            batch,
+            epoch,
+        },
+    ]
 }
 
 /// Returns the folders of a batch's shards, index and results, each with the slash that ends it.

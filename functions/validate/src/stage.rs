@@ -52,20 +52,24 @@ pub async fn handle(ctx: &Context, job: StageJob, now: UnixMs) -> Result<(), IoE
     else {
         return Ok(());
     };
+    let settled = work(ctx, &claimed, now).await;
+    ctx.store
+        .give_back_if_failed(Stage::Validate, &claimed, &ctx.platform.clock, settled)
+        .await
+}
+
+/// Reads the file, then publishes or rejects it.
+async fn work(ctx: &Context, claimed: &Claimed, now: UnixMs) -> Result<(), IoError> {
+    let examined = examine(ctx, &claimed.params, now);
     match ctx
         .store
-        .while_held(
-            Stage::Validate,
-            &claimed,
-            &ctx.platform.clock,
-            examine(ctx, &claimed.params, now),
-        )
+        .while_held(Stage::Validate, claimed, &ctx.platform.clock, examined)
         .await?
     {
-        Some(Ok(sound)) => publish(ctx, &claimed, sound).await,
-        Some(Err(errors)) => reject(ctx, &claimed, errors).await,
+        Some(Ok(sound)) => publish(ctx, claimed, sound).await,
+        Some(Err(errors)) => reject(ctx, claimed, errors).await,
         None => {
-            tracing::info!(batch.id = %job.batch, "another validator has taken over");
+            tracing::info!(batch.id = %claimed.params.id, "another validator has taken over");
             Ok(())
         }
     }

@@ -421,7 +421,10 @@ async fn crash_at(text: &str, k: i64, when: When) -> (String, u64) {
     )
     .await;
     let calls = fuse.calls();
-    world.advance_ms(world.settings.timing.lease_ms + world.settings.timing.takeover_ms);
+    // Whoever lives on has given the stage back.
+    if when != When::Once {
+        world.advance_ms(world.settings.timing.lease_ms + world.settings.timing.takeover_ms);
+    }
     validate(&world, batch).await;
     (outcome(&world, batch).await, calls)
 }
@@ -438,6 +441,16 @@ async fn fails_at_every_call() {
                 assert_eq!(recovered, expected, "crash {when:?} call {k}");
             }
         }
+    }
+}
+
+#[tokio::test]
+async fn the_next_try_finds_the_stage_free_when_a_call_failed() {
+    let text = requests(3);
+    let (expected, calls) = crash_at(&text, i64::MAX, When::Once).await;
+    for k in 0..i64::try_from(calls).expect("few calls") {
+        let (recovered, _) = crash_at(&text, k, When::Once).await;
+        assert_eq!(recovered, expected, "call {k}");
     }
 }
 

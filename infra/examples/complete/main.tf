@@ -1,5 +1,7 @@
-# Everything at once: two GPU profiles on spot instances in a private network, ingest for uploads of any size, input
-# by reference, a domain, alarms by mail.
+# Everything at once: two profiles on spot instances in a private network, ingest for uploads of any size, input by
+# reference, a domain, alarms by mail.
+#
+# The engine computes on CPUs and knows Llama's architecture: models and instances are chosen for that.
 
 terraform {
   required_version = ">= 1.9"
@@ -28,40 +30,34 @@ module "nightshift" {
   architecture  = "arm64"
 
   models = {
-    "llama-3.1-8b-instruct" = {
-      source         = { s3 = "s3://${var.weights_bucket}/llama-3.1-8b-instruct/" }
+    "llama-3.2-3b-instruct" = {
+      source         = { s3 = "s3://${var.weights_bucket}/llama-3.2-3b-instruct/" }
       endpoints      = ["/v1/chat/completions", "/v1/completions", "/v1/responses"]
       price          = { input_per_million = 0.05, output_per_million = 0.08 }
       aliases        = ["gpt-4o-mini"]
       context_tokens = 32768
-      tokens_per_s   = 2500
       owned_by       = "meta"
     }
-    "qwen3-32b" = {
-      source         = { hugging_face = { repo = "Qwen/Qwen3-32B", revision = "main" } }
-      price          = { input_per_million = 0.1, output_per_million = 0.3 }
-      context_tokens = 32768
-      tokens_per_s   = 1200
-    }
-    "bge-small-en" = {
-      source    = { hugging_face = { repo = "BAAI/bge-small-en-v1.5" } }
-      endpoints = ["/v1/embeddings"]
-      price     = { input_per_million = 0.01, output_per_million = 0 }
+    "smollm2-1.7b-instruct" = {
+      source         = { hugging_face = { repo = "HuggingFaceTB/SmolLM2-1.7B-Instruct", revision = "main" } }
+      endpoints      = ["/v1/chat/completions", "/v1/responses"]
+      price          = { input_per_million = 0.02, output_per_million = 0.06 }
+      context_tokens = 8192
+      owned_by       = "HuggingFaceTB"
     }
   }
 
   profiles = {
     small = {
-      models         = ["llama-3.1-8b-instruct", "bge-small-en"]
-      instance_types = ["g6.xlarge", "g6.2xlarge", "g5.xlarge", "g5.2xlarge"]
+      models         = ["smollm2-1.7b-instruct"]
+      instance_types = ["c7i.2xlarge", "m7i.2xlarge", "c6i.2xlarge", "m6i.2xlarge"]
       workers_max    = 8
       on_demand_base = 1
     }
     large = {
-      models         = ["qwen3-32b"]
-      instance_types = ["g6e.2xlarge", "g6e.4xlarge", "g6e.8xlarge", "g6e.16xlarge"]
+      models         = ["llama-3.2-3b-instruct"]
+      instance_types = ["c7i.8xlarge", "m7i.8xlarge", "c6i.8xlarge", "m6i.8xlarge"]
       workers_max    = 4
-      volume_gb      = 300
     }
   }
 

@@ -22,3 +22,8 @@ output "worker_group_names" {
   description = "The auto-scaling groups, by profile."
   value       = module.nightshift.worker_group_names
 }
+
+output "environment" {
+  description = "What every process of the deployment is told: the NIGHTSHIFT_* variables."
+  value       = module.nightshift.environment
+}

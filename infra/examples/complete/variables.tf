@@ -21,7 +21,7 @@ variable "ingest_image" {
 }
 
 variable "weights_bucket" {
-  description = "Bucket with the weights of llama-3.1-8b-instruct."
+  description = "Bucket with the weights of llama-3.2-3b-instruct."
   type        = string
 }
 

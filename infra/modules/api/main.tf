@@ -11,6 +11,18 @@ locals {
     verbs   = aws_api_gateway_resource.verbs.id
     parts   = aws_api_gateway_resource.parts.id
   }
+
+  # Whatever these files say, with whatever they are given: a deployment is a copy, and takes no later change.
+  deployed = {
+    files            = { for file in ["main.tf", "parts.tf", "gateway_responses.tf"] : file => filesha256("${path.module}/${file}") }
+    resources        = local.proxied
+    default_endpoint = var.default_endpoint
+    authorizer       = aws_api_gateway_authorizer.this.id
+    functions        = { for name, function in var.functions : name => function.invoke_arn }
+    parts_role       = aws_iam_role.parts.arn
+    bucket           = var.bucket
+    kms_key          = var.kms_key_arn
+  }
 }
 
 resource "aws_api_gateway_rest_api" "this" {
@@ -92,17 +104,8 @@ resource "aws_lambda_permission" "api" {
 resource "aws_api_gateway_deployment" "this" {
   rest_api_id = aws_api_gateway_rest_api.this.id
 
-  # Whatever these files say, with whatever they are given.
   triggers = {
-    definition = sha256(jsonencode([
-      [for file in ["main.tf", "parts.tf", "gateway_responses.tf"] : filesha256("${path.module}/${file}")],
-      local.proxied,
-      aws_api_gateway_authorizer.this.id,
-      aws_iam_role.parts.arn,
-      [for function in var.functions : function.invoke_arn],
-      var.bucket,
-      var.kms_key_arn,
-    ]))
+    definition = sha256(jsonencode(local.deployed))
   }
 
   depends_on = [

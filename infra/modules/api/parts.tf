@@ -1,11 +1,14 @@
 # POST /uploads/{id}/parts: API Gateway itself puts the body into the bucket. No function sees the bytes, so a
 # part may have 10 MB where a function's event ends at 6.
 
+# A key comes in Authorization or in api-key. API Gateway answers 401 by itself where an identity source is absent, so
+# no header may be one. Left out, the provider sets Authorization; the caller's address is always there. It is no key
+# of a cache: there is none.
 resource "aws_api_gateway_authorizer" "this" {
   name                             = "${var.name}-parts"
   rest_api_id                      = aws_api_gateway_rest_api.this.id
   type                             = "REQUEST"
-  identity_source                  = "method.request.header.Authorization"
+  identity_source                  = "context.identity.sourceIp"
   authorizer_uri                   = var.functions["authorizer"].invoke_arn
   authorizer_result_ttl_in_seconds = 0 # Each answer names one new part.
 }
@@ -131,6 +134,9 @@ resource "aws_api_gateway_integration_response" "failed" {
   depends_on = [aws_api_gateway_integration.parts]
 }
 
+# Anyone who may pass this role can make API Gateway use it. A condition on aws:SourceArn or aws:SourceAccount would
+# narrow that to this API; AWS does not say that API Gateway sends either when it takes an integration's role, and
+# without them such a condition would refuse every part. We have not tried it on a real account.
 resource "aws_iam_role" "parts" {
   name        = "${var.name}-parts"
   description = "Lets API Gateway put parts of uploads into the bucket of ${var.name}, and nothing else."

@@ -12,6 +12,7 @@ locals {
     AWSManagedRulesKnownBadInputsRuleSet = [
       "JavaDeserializationRCE_BODY",
       "Log4JRCE_BODY",
+      "ReactJSRCE_BODY",
     ]
   }
 }

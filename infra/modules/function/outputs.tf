@@ -13,6 +13,14 @@ output "invoke_arn" {
   value       = aws_lambda_function.this.invoke_arn
 }
 
+output "size" {
+  description = "What an invocation is given: memory and time."
+  value = {
+    memory_mb       = aws_lambda_function.this.memory_size
+    timeout_seconds = aws_lambda_function.this.timeout
+  }
+}
+
 output "role" {
   description = "Name of the function's role."
   value       = aws_iam_role.this.name

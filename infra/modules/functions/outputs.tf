@@ -3,6 +3,11 @@ output "functions" {
   value       = { for key, function in module.function : key => { name = function.name, arn = function.arn, invoke_arn = function.invoke_arn } }
 }
 
+output "sizes" {
+  description = "Memory and time of each function."
+  value       = { for key, function in module.function : key => function.size }
+}
+
 output "policies" {
   description = "What each function's role may do, as JSON, for whoever audits it."
   value       = { for key, function in module.function : key => function.policies }

@@ -36,7 +36,7 @@ locals {
     }
     authorizer = { read = [], write = [], delete = [] }
     validate = {
-      read   = ["files", "index", "outputs", "shards"]
+      read   = ["files", "index", "shards"]
       write  = ["index", "shards"]
       delete = []
     }

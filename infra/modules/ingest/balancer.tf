@@ -96,10 +96,9 @@ resource "aws_lb_target_group" "this" {
   load_balancing_algorithm_type = "least_outstanding_requests"
   tags                          = local.tags
 
-  # The router has no path for health checks. A request without a key is refused before anything is looked up.
   health_check {
-    path                = "/v1/models"
-    matcher             = "401"
+    path                = "/healthz"
+    matcher             = "200"
     interval            = 15
     timeout             = 5
     healthy_threshold   = 2

@@ -22,3 +22,8 @@ output "role_arn" {
   description = "ARN of the tasks' role."
   value       = aws_iam_role.task.arn
 }
+
+output "policy" {
+  description = "What the tasks may do, as JSON, for whoever audits it."
+  value       = aws_iam_role_policy.task.policy
+}

@@ -48,7 +48,7 @@ variable "cpu" {
 variable "memory" {
   description = "Memory of a task in MiB."
   type        = number
-  default     = 512
+  default     = 1024
 }
 
 variable "desired_count" {
@@ -117,13 +117,27 @@ variable "bucket_arn" {
 }
 
 variable "send_queue_arns" {
-  description = "ARNs of the queues that the API sends to: validate, finalize, dispatch, assemble."
+  description = "ARNs of the queues that the API sends to: assemble, finalize, validate."
   type        = list(string)
 }
 
 variable "kms_key_arn" {
   description = "ARN of the deployment's key. Its policy must let CloudWatch Logs use it."
   type        = string
+}
+
+variable "imports" {
+  description = "Where batches may read input from: locations as s3://bucket/prefix/, and the keys that encrypt them. The tasks learn of the locations by NIGHTSHIFT_IMPORTS in environment."
+  type = object({
+    locations    = optional(list(string), [])
+    kms_key_arns = optional(list(string), [])
+  })
+  default = {}
+
+  validation {
+    condition     = alltrue([for location in var.imports.locations : can(regex("^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/([^*?$]+/)?$", location))])
+    error_message = "imports.locations must be s3://bucket/ or s3://bucket/prefix/, end with a slash and have no wildcards."
+  }
 }
 
 variable "certificate_arn" {

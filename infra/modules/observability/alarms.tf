@@ -4,7 +4,7 @@ locals {
   queue_alarms = merge(
     {
       for key, queue in var.dead_letter_queues : "dead-${key}" => {
-        description = "Messages of ${key} were given up. Look into its function's log, mend the fault, then redrive the queue."
+        description = "Messages of ${key} were given up. No work is lost: reconcile asks for it again. Look into the log of ${startswith(key, "model-") ? "the model's workers" : "the function ${key}"}; when the fault is mended or the outage over, purge ${queue}."
         namespace   = "AWS/SQS"
         metric      = "ApproximateNumberOfMessagesVisible"
         dimensions  = { QueueName = queue }

@@ -35,7 +35,8 @@ resource "aws_sqs_queue" "this" {
   })
 }
 
-# Nothing but a fault of ours fills these: reconcile brings work back from the records.
+# Messages that were received too often: a fault of ours, or an outage that outlasted a function's tries. No work is
+# lost with them: reconcile asks for it again from the records.
 resource "aws_sqs_queue" "dead_letter" {
   for_each = var.queues
 

@@ -33,6 +33,8 @@ resource "aws_dynamodb_table" "this" {
     projection_type = "KEYS_ONLY"
   }
 
+  # Reserved: nothing writes it. Records end by reconcile, which also removes the blobs that they name; DynamoDB would
+  # leave those behind.
   ttl {
     attribute_name = "ttl"
     enabled        = true

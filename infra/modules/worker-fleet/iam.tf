@@ -30,6 +30,13 @@ locals {
         Resource = ["${var.bucket_arn}/shards/*", "${var.bucket_arn}/results/*"]
       },
       {
+        # Without it S3 answers 403 where an object is not there, and a missing shard would look like a refusal.
+        Sid      = "TellMissingBlobs"
+        Effect   = "Allow"
+        Action   = ["s3:ListBucket"]
+        Resource = [var.bucket_arn]
+      },
+      {
         Sid      = "WriteSegments"
         Effect   = "Allow"
         Action   = ["s3:PutObject"]

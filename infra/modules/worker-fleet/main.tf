@@ -9,6 +9,25 @@ locals {
   # The user of the image (infra/images), which owns the scratch folder on the instance.
   container_user = 65532
 
+  # What an instance of either kind starts from. The image with NVIDIA's driver has Docker; Amazon Linux's own
+  # package of it would not go beside that.
+  kinds = {
+    cpu = {
+      instance_types    = ["c7i.4xlarge", "m7i.4xlarge", "c6i.4xlarge", "m6i.4xlarge", "c7a.4xlarge"]
+      ami_ssm_parameter = "/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-default-x86_64"
+      packages          = ["docker"]
+    }
+    gpu = {
+      instance_types    = ["g6.xlarge", "g6.2xlarge", "g5.xlarge", "g5.2xlarge", "g6e.xlarge"]
+      ami_ssm_parameter = "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-amazon-linux-2023/latest/ami-id"
+      packages          = []
+    }
+  }
+  kind = local.kinds[var.settings.gpu ? "gpu" : "cpu"]
+
+  instance_types = coalesce(var.settings.instance_types, local.kind.instance_types)
+  machine_image  = coalesce(var.settings.image_id, "resolve:ssm:${coalesce(var.settings.ami_ssm_parameter, local.kind.ami_ssm_parameter)}")
+
   group_name = "${local.name}-workers"
   hook_name  = "drain"
 
@@ -33,6 +52,7 @@ locals {
   }
 
   user_data = templatefile("${path.module}/files/user-data.yaml.tftpl", {
+    packages = local.kind.packages
     files = [
       {
         path        = "/etc/nightshift/worker.env"
@@ -92,8 +112,8 @@ resource "aws_launch_template" "worker" {
   name                   = local.group_name
   description            = "One worker of Nightshift, profile ${var.profile}."
   update_default_version = true
-  image_id               = coalesce(var.settings.image_id, "resolve:ssm:${var.settings.ami_ssm_parameter}")
-  instance_type          = var.settings.instance_types[0]
+  image_id               = local.machine_image
+  instance_type          = local.instance_types[0]
   user_data              = base64gzip(local.user_data)
   ebs_optimized          = true
   vpc_security_group_ids = [aws_security_group.worker.id]
@@ -185,7 +205,7 @@ resource "aws_autoscaling_group" "worker" {
       }
 
       dynamic "override" {
-        for_each = var.settings.instance_types
+        for_each = local.instance_types
         content {
           instance_type = override.value
         }

@@ -22,13 +22,13 @@ variable "settings" {
   description = <<-EOT
     The profile: one entry of the root module's profiles.
     - models: ids of the models that its workers serve.
-    - instance_types: EC2 types that fit, best first when on demand. Four or more keep spot capacity available.
+    - instance_types: EC2 types that fit, best first when on demand. Four or more keep spot capacity available. Compute types of 16 vCPUs by default, small GPU types with gpu.
     - workers_min, workers_max: bounds of the group. Zero workers at rest is the default.
     - spot, on_demand_base: whether instances above the first on_demand_base are spot instances.
-    - gpu: gives the container every GPU of its instance. Off for a profile of CPU instances.
-    - volume_gb: root volume. The default AMI needs 75; the image, and models where the type has no instance store, come on top.
-    - ami_ssm_parameter: public or own SSM parameter that names the AMI; resolved at each launch.
-    - image_id: a fixed AMI instead.
+    - gpu: an AMI with NVIDIA's driver, and every GPU of the instance for the container. Off by default: the engine has no CUDA backend yet, and would leave the GPU idle.
+    - volume_gb: root volume. With gpu the default AMI needs 75; the image, and models where the type has no instance store, come on top.
+    - ami_ssm_parameter: public or own SSM parameter that names the AMI; resolved at each launch. By default Amazon Linux 2023, with gpu its Deep Learning image.
+    - image_id: a fixed AMI instead. It must have the AWS CLI, and with gpu Docker and NVIDIA's container toolkit.
     - scale_in_minutes: how long a worker must have been unwanted before the group shrinks.
     - warmup_seconds: from launch to useful work; no instance refresh goes on before that.
     - drain_seconds: what a worker has to commit and stop before its container is killed.
@@ -37,14 +37,14 @@ variable "settings" {
   EOT
   type = object({
     models            = list(string)
-    instance_types    = optional(list(string), ["g6.xlarge", "g6.2xlarge", "g5.xlarge", "g5.2xlarge", "g6e.xlarge"])
+    instance_types    = optional(list(string))
     workers_min       = optional(number, 0)
     workers_max       = optional(number, 1)
     spot              = optional(bool, true)
     on_demand_base    = optional(number, 0)
-    gpu               = optional(bool, true)
+    gpu               = optional(bool, false)
     volume_gb         = optional(number, 100)
-    ami_ssm_parameter = optional(string, "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-amazon-linux-2023/latest/ami-id")
+    ami_ssm_parameter = optional(string)
     image_id          = optional(string)
     scale_in_minutes  = optional(number, 10)
     warmup_seconds    = optional(number, 300)
@@ -59,7 +59,7 @@ variable "settings" {
   }
 
   validation {
-    condition     = length(var.settings.instance_types) > 0 && length(var.settings.instance_types) <= 40
+    condition     = var.settings.instance_types == null ? true : length(var.settings.instance_types) > 0 && length(var.settings.instance_types) <= 40
     error_message = "settings.instance_types must have 1 to 40 instance types."
   }
 
@@ -81,11 +81,11 @@ variable "settings" {
 
   validation {
     condition     = var.settings.volume_gb >= 20
-    error_message = "settings.volume_gb must be at least 20 (75 with the default AMI)."
+    error_message = "settings.volume_gb must be at least 20 (75 with the AMI of gpu)."
   }
 
   validation {
-    condition     = startswith(var.settings.ami_ssm_parameter, "/") && (var.settings.image_id == null || can(regex("^ami-", var.settings.image_id)))
+    condition     = (var.settings.ami_ssm_parameter == null || can(regex("^/", var.settings.ami_ssm_parameter))) && (var.settings.image_id == null || can(regex("^ami-", var.settings.image_id)))
     error_message = "settings.ami_ssm_parameter must be the name of a parameter, and image_id, if set, an AMI's id."
   }
 

@@ -133,8 +133,7 @@ def _options(options: argparse.Namespace) -> Options:
         state=options.state,
         zips=options.zips,
         port=options.port,
-        times_faster=options.times_faster,
-        window_seconds=options.window_seconds,
+        settings=options.settings,
         nightshift=options.nightshift,
         worker=not options.no_worker,
         check_drift=options.check_drift,
@@ -155,10 +154,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     up.add_argument("--port", type=int, help="port of the base URL; default: a free one")
     up.add_argument(
-        "--zips", type=Path, default=REPOSITORY / "target/lambda/host", help="folder with the functions' zips"
+        "--zips", type=Path, default=_target() / "lambda/host", help="folder with the functions' zips"
     )
-    up.add_argument("--times-faster", type=int, help="shortens every span between periodic acts")
-    up.add_argument("--window-seconds", type=float, help="length of a completion window")
+    up.add_argument(
+        "--settings",
+        type=_json_object,
+        default={},
+        help="JSON for the module's variable settings: limits, and speeds for tests",
+    )
     up.add_argument("--nightshift", type=Path, help="the nightshift command; default: what was built last")
     up.add_argument("--no-worker", action="store_true", help="start no worker")
     up.add_argument(
@@ -177,6 +180,17 @@ def _parser() -> argparse.ArgumentParser:
     install = commands.add_parser("install", help="only make an emulator's Python environment")
     install.add_argument("--emulator", choices=("localstack", "ministack"), required=True)
     return parser
+
+
+def _target() -> Path:
+    return Path(os.environ.get("CARGO_TARGET_DIR") or REPOSITORY / "target")
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    value = json.loads(text)
+    if not isinstance(value, dict):
+        raise ValueError(f"not a JSON object: {text}")
+    return value
 
 
 @contextmanager

@@ -27,8 +27,7 @@ class Options:
     state: Path
     zips: Path
     port: int | None
-    times_faster: int | None
-    window_seconds: float | None
+    settings: dict[str, Any]
     nightshift: Path | None
     worker: bool
     check_drift: bool
@@ -59,7 +58,7 @@ class Stack:
         outputs = _timed(
             "applying infra/ with Terraform",
             lambda: terraform.apply(
-                Inputs(endpoint, options.zips.resolve(), options.times_faster, options.window_seconds)
+                Inputs(endpoint, options.zips.resolve(), options.settings)
             ),
         )
         if options.check_drift and (drift := terraform.drift()) is not None:

@@ -24,8 +24,7 @@ class Inputs:
 
     endpoint: str
     artifacts_dir: Path
-    times_faster: int | None
-    window_seconds: float | None
+    settings: dict[str, Any]
 
     def to_json(self) -> str:
         return json.dumps(
@@ -33,8 +32,7 @@ class Inputs:
                 "endpoint": self.endpoint,
                 "artifacts_dir": str(self.artifacts_dir),
                 "architecture": host_architecture(),
-                "times_faster": self.times_faster,
-                "window_seconds": self.window_seconds,
+                "settings": self.settings,
             }
         )
 

@@ -16,7 +16,9 @@ export const CHAT = "/v1/chat/completions";
 export const COMPLETIONS = "/v1/completions";
 export const RESPONSES = "/v1/responses";
 const TERMINAL = ["completed", "failed", "expired", "cancelled"];
-const WAIT_MS = 180_000;
+// API Gateway hands at most 4.4 MiB to a function.
+export const BEHIND_GATEWAY = Boolean(process.env.NIGHTSHIFT_BEHIND_GATEWAY);
+const WAIT_MS = BEHIND_GATEWAY ? 600_000 : 180_000;
 
 export const client = new OpenAI({ timeout: 60_000 });
 

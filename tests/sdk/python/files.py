@@ -117,10 +117,11 @@ def _():
         ranged(f"bytes={size - 1}-{size + 99}"),
         (206, f"bytes {size - 1}-{size - 1}/{size}", data[-1:]),
     )
-    equal("another unit", ranged("lines=0-1"), (200, None, data))
     if BEHIND_GATEWAY:
+        # Emulators of S3 differ in what they make of another unit.
         _no_such_byte(lambda: ranged(f"bytes={size}-"))
     else:
+        equal("another unit", ranged("lines=0-1"), (200, None, data))
         refused("no such byte", openai.APIStatusError, lambda: ranged(f"bytes={size}-"), 416, param="range")
 
 

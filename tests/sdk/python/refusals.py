@@ -188,7 +188,7 @@ _BAD_FILES = {
     ),
     "too many requests": (chats(1001), ("too_many_tasks", None, None, "1000")),
     "too many tokens": (
-        chats(900, max_tokens=8000),
+        chats(900, max_tokens=8000, n=16),
         ("token_limit_exceeded", None, None, f"Enqueued token limit reached for {MODEL}"),
     ),
 }

@@ -18,13 +18,14 @@ const PART_BYTES: usize = 8 * MIB;
 
 /// Makes a batch file of about `bytes`: three short requests, and others whose prompt is longer than any context.
 fn mostly_too_long(bytes: usize) -> (Vec<u8>, Vec<String>) {
-    const PROMPT: usize = 256 * 1024;
+    // Long lines make few shards.
+    const PROMPT: usize = 2 * MIB;
     let mut ids = Vec::new();
     let mut lines = Vec::new();
     let mut size = 0;
     while size < bytes {
         let id = format!("line-{}", ids.len());
-        let line = if ids.len() % 300 == 1 {
+        let line = if ids.len() % 30 == 1 {
             catalog::line(&id, DEFAULT_MODEL, 4)
         } else {
             let prompt =

@@ -137,6 +137,25 @@ async fn bytes_come_and_go_unchanged() {
 }
 
 #[tokio::test]
+async fn nothing_is_left_of_a_refused_file_when_the_answer_is_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let function = function(dir.path()).await;
+    let form =
+        b"--edge\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a.bin\"\r\n\r\n\
+        bytes\r\n--edge--\r\n";
+    let headers = [
+        ("authorization", KEY),
+        ("content-type", "multipart/form-data; boundary=edge"),
+    ];
+    for _ in 0..10 {
+        let refused = answer(&function, event("POST", "/files", &headers, form)).await;
+        assert_eq!(refused["statusCode"], 400, "{refused}");
+        let stored = function.platform.blobs.delete_prefix("files/").await;
+        assert_eq!(stored.unwrap(), 0);
+    }
+}
+
+#[tokio::test]
 async fn paths_and_queries_arrive_as_they_were_sent() {
     let dir = tempfile::tempdir().unwrap();
     let function = function(dir.path()).await;

@@ -1,9 +1,14 @@
 //! `input_s3_uri`: objects outside the service as input.
 
+use batch_core::id::FileId;
 use batch_core::message::{AssembleJob, QueueName};
+use batch_core::settings::Settings;
+use batch_io::port::{Action, ActionKind, Item, RecordKey, WorkKind};
+use batch_io::store::DueRef;
 use serde_json::json;
 
 use crate::client::{Answer, Call};
+use crate::files::walk;
 use crate::server::Server;
 
 async fn create(server: &Server, uri: &str) -> Answer {
@@ -61,4 +66,70 @@ async fn objects_that_may_not_be_imported_are_refused() {
         );
     }
     assert_eq!(server.jobs(&QueueName::Assemble).await, [""; 0]);
+}
+
+#[tokio::test]
+async fn nothing_is_imported_for_a_batch_that_must_wait() {
+    let settings = Settings {
+        batches_per_hour_max: 1,
+        ..Settings::EMBEDDED
+    };
+    let server = Server::start_with(settings, "/v1").await;
+    server.put_object("exports/for-nightshift/in.jsonl", b"line");
+    let uri = "s3://exports/for-nightshift/in.jsonl";
+    let made = create(&server, uri).await.ok();
+    let refusal = create(&server, uri).await.refusal();
+    assert_eq!(
+        refusal,
+        (429, "-".to_owned(), "rate_limit_exceeded".to_owned())
+    );
+    let job = only_import(&server).await;
+    assert_eq!(made["input_file_id"], job.file.to_string());
+    assert_eq!(
+        walk(&server, "/v1/files", "").await,
+        [job.file.to_string()],
+        "the refused batch leaves no file"
+    );
+}
+
+#[tokio::test]
+async fn nothing_is_imported_when_the_batch_cannot_be_made() {
+    let server = Server::start().await;
+    server.put_object("exports/for-nightshift/in.jsonl", b"line");
+    let no_rate = Action {
+        key: RecordKey::new("rates", "tiny"),
+        kind: ActionKind::Put(Item::default()),
+        condition: None,
+    };
+    let records = &server.context.platform.records;
+    records.transact(vec![no_rate]).await.unwrap();
+    let uri = "s3://exports/for-nightshift/in.jsonl";
+    assert_eq!(create(&server, uri).await.status, 500);
+    assert_eq!(server.jobs(&QueueName::Assemble).await, [""; 0]);
+    assert!(assemblies(&server).await.is_empty());
+    assert!(walk(&server, "/v1/files", "").await.is_empty());
+}
+
+/// Returns the job of the only import that is asked for, now or by reconcile.
+async fn only_import(server: &Server) -> AssembleJob {
+    let jobs = server.jobs(&QueueName::Assemble).await;
+    assert_eq!(jobs.len(), 1, "{jobs:?}");
+    let job: AssembleJob = serde_json::from_str(&jobs[0]).unwrap();
+    assert_eq!(assemblies(server).await, [job.file]);
+    job
+}
+
+/// Finds the files that reconcile would have put together.
+async fn assemblies(server: &Server) -> Vec<FileId> {
+    let store = &server.context.store;
+    let much_later = server.now().plus_ms(1_000 * 3_600_000);
+    let due = store.due(WorkKind::Retention, much_later, 100).await;
+    let mut files = Vec::new();
+    for due in due.unwrap() {
+        if let DueRef::Upload { tenant, upload } = due {
+            let assembly = store.load_assembly(&tenant, upload).await.unwrap();
+            files.extend(assembly.map(|assembly| assembly.file));
+        }
+    }
+    files
 }

@@ -36,7 +36,8 @@ pub fn due_event(run: &BatchRun, params: &BatchParams, now: UnixMs) -> Option<Ev
     }
 }
 
-/// A stage is stuck when its lease is over, or when its message has gone unanswered for too long.
+/// A stage is stuck when the lease of whoever answered its message is over, or when nobody has answered for
+/// too long.
 fn stage_look(run: &BatchRun, params: &BatchParams, timing: &Timing) -> UnixMs {
     let moments = [run.moments.finalizing_at, run.moments.cancelling_at];
     let asked_at = moments
@@ -44,6 +45,11 @@ fn stage_look(run: &BatchRun, params: &BatchParams, timing: &Timing) -> UnixMs {
         .flatten()
         .max()
         .unwrap_or(params.created_at);
-    let answer_due = asked_at.plus_ms(timing.message_lost_ms);
-    answer_due.max(run.stage.until.plus_ms(timing.takeover_ms))
+    let takeover = run.stage.until.plus_ms(timing.takeover_ms);
+    let was_claimed = run.stage.until > asked_at;
+    if was_claimed {
+        takeover
+    } else {
+        takeover.max(asked_at.plus_ms(timing.message_lost_ms))
+    }
 }

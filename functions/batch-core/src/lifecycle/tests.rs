@@ -223,6 +223,12 @@ fn reconcile_looks_when_something_can_have_gone_wrong() {
         |run| run.stage.until = UnixMs(40_000),
         Some(40_100),
     );
+    // Whoever answered the message has died: that the message may be lost says nothing any more.
+    check(
+        State::Validating,
+        |run| run.stage.until = UnixMs(2_000),
+        Some(2_100),
+    );
     check(
         State::Validating,
         |run| run.stage.until = UnixMs(99_000_000),
@@ -240,6 +246,22 @@ fn reconcile_looks_when_something_can_have_gone_wrong() {
         State::Sealed(SealedAs::Expired),
         |run| run.stage.until = UnixMs(50_000),
         Some(50_100),
+    );
+    check(
+        State::Sealed(SealedAs::Completed),
+        |run| {
+            run.moments.finalizing_at = Some(UnixMs(7_000));
+            run.stage.until = UnixMs(9_000);
+        },
+        Some(9_100),
+    );
+    check(
+        State::Sealed(SealedAs::Completed),
+        |run| {
+            run.moments.finalizing_at = Some(UnixMs(7_000));
+            run.stage.until = UnixMs(6_900);
+        },
+        Some(37_000),
     );
     check(State::Ended(Terminal::Failed), |_| {}, None);
 }

@@ -84,6 +84,14 @@ pub enum InvalidDeployment {
         /// Why.
         source: serde_json::Error,
     },
+    /// Imports may come from where the files of all tenants are.
+    #[error(
+        "imports from {location} are not possible: the bucket is the deployment's own, with the files of all tenants"
+    )]
+    OwnBucket {
+        /// As the variable has it.
+        location: String,
+    },
     /// The models contradict each other.
     #[error("the models are not valid")]
     Catalog(#[from] InvalidCatalog),
@@ -100,17 +108,18 @@ impl Deployment {
         let wanted = |name| lookup(name).ok_or(InvalidDeployment::Missing(name));
         let models: Vec<Model> = parse(CATALOG, &wanted(CATALOG)?)?;
         let set: SettingsOverrides = optional(SETTINGS, lookup(SETTINGS))?;
+        let resources = Resources {
+            table: wanted(TABLE)?,
+            bucket: wanted(BUCKET)?,
+            queue_url_prefix: wanted(QUEUE_URL_PREFIX)?,
+        };
         Ok(Self {
             name: wanted(NAME)?,
-            resources: Resources {
-                table: wanted(TABLE)?,
-                bucket: wanted(BUCKET)?,
-                queue_url_prefix: wanted(QUEUE_URL_PREFIX)?,
-            },
+            imports: imports(lookup(IMPORTS), &resources.bucket)?,
+            resources,
             catalog: Catalog::new(models)?,
             settings: Settings::AWS.with(&set),
             profiles: optional(PROFILES, lookup(PROFILES))?,
-            imports: optional(IMPORTS, lookup(IMPORTS))?,
         })
     }
 
@@ -121,6 +130,18 @@ impl Deployment {
     /// [`InvalidDeployment`] for the first fault.
     pub fn from_env() -> Result<Self, InvalidDeployment> {
         Self::read(|name| std::env::var(name).ok())
+    }
+}
+
+/// Reads where imports may come from: never the deployment's own bucket, where one tenant could name
+/// another's files.
+fn imports(json: Option<String>, own_bucket: &str) -> Result<ImportLocations, InvalidDeployment> {
+    let imports = optional(IMPORTS, json.clone())?;
+    let own = format!("s3://{own_bucket}/");
+    let locations: Vec<String> = optional(IMPORTS, json)?;
+    match locations.into_iter().find(|at| at.starts_with(&own)) {
+        Some(location) => Err(InvalidDeployment::OwnBucket { location }),
+        None => Ok(imports),
     }
 }
 
@@ -208,6 +229,26 @@ mod tests {
     }
 
     #[test]
+    fn imports_from_the_deployments_own_bucket_are_refused() {
+        for own in [
+            "s3://nightshift-blobs/",
+            "s3://nightshift-blobs/files/acme/",
+        ] {
+            let set = format!(r#"["s3://exports/nightly/", "{own}"]"#);
+            let error = read_with(&[(IMPORTS, &set)]).unwrap_err();
+            assert!(error.to_string().contains(own), "{error}");
+            assert!(
+                matches!(error, InvalidDeployment::OwnBucket { location } if location == own),
+                "{own}"
+            );
+        }
+        let set = r#"["s3://nightshift-blobs-of-others/", "s3://exports/nightshift-blobs/"]"#;
+        let deployment = read_with(&[(IMPORTS, set)]).unwrap();
+        let object = "s3://nightshift-blobs-of-others/in.jsonl".parse().unwrap();
+        assert!(deployment.imports.allow(&object));
+    }
+
+    #[test]
     fn a_variable_that_is_not_ours_is_refused() {
         let twice = format!("[{MODEL}, {MODEL}]");
         assert!(matches!(
@@ -220,6 +261,7 @@ mod tests {
             (SETTINGS, "{\"lines\": 7}"),
             (PROFILES, "{\"small\": {\"models\": []}}"),
             (PROFILES, "[]"),
+            (IMPORTS, "[\"s3://exports\"]"),
         ] {
             let error = read_with(&[(name, json)]).unwrap_err();
             assert!(

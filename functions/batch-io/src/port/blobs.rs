@@ -156,7 +156,7 @@ pub trait Blobs: Send + Sync + 'static {
     ) -> Result<PartTag, IoError>;
 
     /// Makes the blob of the parts given, whose numbers ascend; others are dropped. Replaces what is there.
-    /// Repeating a finished one is an error.
+    /// Repeating a finished one is an error, or gives the blob that it made.
     ///
     /// # Errors
     ///

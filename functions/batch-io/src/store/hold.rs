@@ -4,7 +4,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use super::{Claimed, Stage, Store};
-use crate::{Clock, IoError};
+use crate::{Clock, IoError, IoKind};
 
 impl Store {
     /// Runs `work` and renews the lease of its stage three times in its length.
@@ -45,5 +45,31 @@ impl Store {
                 }
             }
         }
+    }
+
+    /// Gives a stage back whose work has failed, so that its message's next try finds it free. A stage that met
+    /// corrupt data keeps its lease: another try at once would meet the same.
+    ///
+    /// # Errors
+    ///
+    /// The work's own error.
+    pub async fn give_back_if_failed<T>(
+        &self,
+        stage: Stage,
+        claimed: &Claimed,
+        clock: &Clock,
+        result: Result<T, IoError>,
+    ) -> Result<T, IoError> {
+        let Claimed { params, epoch, .. } = claimed;
+        if result
+            .as_ref()
+            .is_err_and(|error| error.kind != IoKind::Corrupt)
+        {
+            let given = self.give_back_stage(&params.tenant, params.id, stage, *epoch, clock());
+            if let Err(error) = given.await {
+                tracing::warn!(batch.id = %params.id, %error, "could not give the stage back");
+            }
+        }
+        result
     }
 }

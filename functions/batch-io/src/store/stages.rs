@@ -20,7 +20,7 @@ use super::paths::{self, BatchRecord};
 use super::shard_form::backlog_item;
 use super::{Store, quota};
 use crate::IoError;
-use crate::port::{Action, Update};
+use crate::port::{Action, Due, Update};
 
 /// A stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -110,7 +110,10 @@ impl Store {
                 stage: lease,
                 ..run.clone()
             };
-            if self.act(self.lease_stage(&params, &run, &next)).await? {
+            if self
+                .act(self.lease_stage(&params, &run, &next, now))
+                .await?
+            {
                 return Ok(Some(Claimed {
                     params,
                     run: next,
@@ -134,29 +137,30 @@ impl Store {
         epoch: u64,
         now: UnixMs,
     ) -> Result<bool, IoError> {
-        let Some(params) = self.load_params(tenant, batch).await? else {
-            return Ok(false);
-        };
-        for _ in 0..UPDATE_TRIES_MAX {
-            let Some(RunRecord { run, .. }) = self.load_run_record(tenant, batch).await? else {
-                return Ok(false);
-            };
-            if !stage.works_on(run.state) || run.stage.epoch != epoch {
-                return Ok(false);
-            }
-            let lease = StageLease {
-                epoch,
-                until: now.plus_ms(self.timing.lease_ms),
-            };
-            let next = BatchRun {
-                stage: lease,
-                ..run.clone()
-            };
-            if self.act(self.lease_stage(&params, &run, &next)).await? {
-                return Ok(true);
-            }
-        }
-        Err(contended("renew stage", batch))
+        let until = now.plus_ms(self.timing.lease_ms);
+        let (lease, no_sooner) = (StageLease { epoch, until }, UnixMs::default());
+        self.change_lease(tenant, batch, stage, lease, no_sooner, |run| run)
+            .await
+    }
+
+    /// Ends a stage's lease at once, so that the message that asked for it can be tried again; returns whether
+    /// it was held. Reconcile asks again when that message must be lost.
+    ///
+    /// # Errors
+    ///
+    /// [`IoError`].
+    pub async fn give_back_stage(
+        &self,
+        tenant: &TenantId,
+        batch: BatchId,
+        stage: Stage,
+        epoch: u64,
+        now: UnixMs,
+    ) -> Result<bool, IoError> {
+        let lost = now.plus_ms(self.timing.message_lost_ms);
+        let over = self.over(epoch, now);
+        self.change_lease(tenant, batch, stage, over, lost, |run| run)
+            .await
     }
 
     /// Ends a finalizer's lease at once, and says that its place is stored for the next one; returns whether
@@ -172,6 +176,55 @@ impl Store {
         epoch: u64,
         now: UnixMs,
     ) -> Result<bool, IoError> {
+        let change = |run| BatchRun {
+            saved_place: Some(epoch),
+            ..run
+        };
+        let over = self.over(epoch, now);
+        self.change_lease(tenant, batch, Stage::Finalize, over, now, change)
+            .await
+    }
+
+    /// Ends a finalizer's lease at once, and forgets the saved place that nobody can go on from: the next one
+    /// starts over. Returns whether it held the lease.
+    ///
+    /// # Errors
+    ///
+    /// [`IoError`].
+    pub async fn drop_place(
+        &self,
+        tenant: &TenantId,
+        batch: BatchId,
+        epoch: u64,
+        now: UnixMs,
+    ) -> Result<bool, IoError> {
+        let change = |run| BatchRun {
+            saved_place: None,
+            ..run
+        };
+        let over = self.over(epoch, now);
+        self.change_lease(tenant, batch, Stage::Finalize, over, now, change)
+            .await
+    }
+
+    /// Returns a lease that is over: nobody must wait for one that was given back.
+    fn over(&self, epoch: u64, now: UnixMs) -> StageLease {
+        let until = now.plus_ms(-self.timing.takeover_ms);
+        StageLease { epoch, until }
+    }
+
+    /// Puts `lease` and what `change` makes of the batch in place of what is there, IF the batch is in that
+    /// stage and of the lease's epoch; returns whether it was. Reconcile looks at it no sooner than `look_at`,
+    /// unless its window ends before.
+    async fn change_lease(
+        &self,
+        tenant: &TenantId,
+        batch: BatchId,
+        stage: Stage,
+        lease: StageLease,
+        look_at: UnixMs,
+        change: impl Fn(BatchRun) -> BatchRun,
+    ) -> Result<bool, IoError> {
         let Some(params) = self.load_params(tenant, batch).await? else {
             return Ok(false);
         };
@@ -179,24 +232,25 @@ impl Store {
             let Some(RunRecord { run, .. }) = self.load_run_record(tenant, batch).await? else {
                 return Ok(false);
             };
-            if !Stage::Finalize.works_on(run.state) || run.stage.epoch != epoch {
+            if !stage.works_on(run.state) || run.stage.epoch != lease.epoch {
                 return Ok(false);
             }
-            let lease = StageLease {
-                epoch,
-                // Nobody must wait for a lease that was given back.
-                until: now.plus_ms(-self.timing.takeover_ms),
-            };
             let next = BatchRun {
                 stage: lease,
-                saved_place: Some(epoch),
-                ..run.clone()
+                ..change(run.clone())
             };
-            if self.act(self.lease_stage(&params, &run, &next)).await? {
+            let look_at = match stage {
+                Stage::Validate => look_at.min(params.expires_at),
+                Stage::Finalize => look_at,
+            };
+            if self
+                .act(self.lease_stage(&params, &run, &next, look_at))
+                .await?
+            {
                 return Ok(true);
             }
         }
-        Err(contended("save the place", batch))
+        Err(contended("change the stage lease", batch))
     }
 
     /// Puts a validated batch in progress: numbers, backlogs and the reserved quota, in one transaction IF it
@@ -257,14 +311,30 @@ impl Store {
         Err(contended("publish batch", batch))
     }
 
-    fn lease_stage(&self, params: &BatchParams, run: &BatchRun, next: &BatchRun) -> Action {
+    fn lease_stage(
+        &self,
+        params: &BatchParams,
+        run: &BatchRun,
+        next: &BatchRun,
+        look_at: UnixMs,
+    ) -> Action {
+        let due = batch_due(next, params, &self.timing).map(|due| Due {
+            at: due.at.max(look_at),
+            ..due
+        });
+        // A renewal that arrives late must not undo a place that was saved meanwhile.
+        let drops_place = run.saved_place.is_some() && next.saved_place.is_none();
         let change = Update {
             set: Attrs::default()
                 .count(STAGE_EPOCH, next.stage.epoch)
                 .int(STAGE_UNTIL, next.stage.until.0)
                 .opt_text(SAVED_PLACE, next.saved_place.map(|epoch| epoch.to_string()))
                 .into_vec(),
-            due: Some(batch_due(next, params, &self.timing)),
+            remove: drops_place
+                .then(|| SAVED_PLACE.to_owned())
+                .into_iter()
+                .collect(),
+            due: Some(due),
             ..Update::default()
         };
         update(

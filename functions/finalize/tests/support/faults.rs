@@ -29,6 +29,8 @@ pub(crate) enum When {
     After,
     /// It never ends. Later calls are fine.
     Stuck,
+    /// Nothing happened. Later calls are fine: the process lives on.
+    Once,
 }
 
 /// Counts calls, and fails those from the chosen one on: a dead process makes no later call either.
@@ -65,7 +67,8 @@ impl Fuse {
             When::Before if number >= self.fails_at => return Err(crashed()),
             When::After if number > self.fails_at => return Err(crashed()),
             When::Stuck if number == self.fails_at => std::future::pending().await,
-            When::Before | When::After | When::Stuck => {}
+            When::Once if number == self.fails_at => return Err(crashed()),
+            When::Before | When::After | When::Stuck | When::Once => {}
         }
         let done = call.await?;
         if number == self.fails_at {

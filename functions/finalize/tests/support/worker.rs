@@ -25,21 +25,24 @@ pub(crate) enum Answers {
     Mixed,
     /// Every line succeeds, with a thousand characters.
     Long,
+    /// Every line succeeds, with so many characters that two of them are more than a part of a file.
+    Huge,
 }
 
 impl Answers {
     fn body(self) -> String {
-        let text = if self == Answers::Long {
-            "x".repeat(1_000)
-        } else {
-            String::new()
+        let characters = match self {
+            Answers::Good | Answers::Bad | Answers::Mixed => 0,
+            Answers::Long => 1_000,
+            Answers::Huge => 4_300_000,
         };
+        let text = "x".repeat(characters);
         format!(r#"{{"choices":["{text}"]}}"#)
     }
 
     fn is_good(self, line: LineNo) -> bool {
         match self {
-            Answers::Good | Answers::Long => true,
+            Answers::Good | Answers::Long | Answers::Huge => true,
             Answers::Bad => false,
             Answers::Mixed => line.0 % 2 == 1,
         }

@@ -189,31 +189,48 @@ async fn a_file_that_is_late_is_asked_for_again_and_keeps_its_parts() {
     assert_eq!(world.blob(&blob).await, None);
 }
 
-/// Ends a batch as the finalizer does, with an output file, and returns the file's blob.
+/// Ends a batch as the finalizer does, with an output file of its own epoch, and returns the file's blob.
 async fn end(world: &World, batch: BatchId) -> BlobKey {
+    end_from(world, batch, 0).await[0].clone()
+}
+
+/// Ends a batch as a finalizer that went on with the files of one `earlier` epochs before, and returns the
+/// blobs of both files.
+async fn end_from(world: &World, batch: BatchId, earlier: u64) -> [BlobKey; 2] {
     world
         .store
         .apply(&world.tenant, batch, Event::AllShardsDone, world.now())
         .await
         .expect("seal");
-    let claimed = world
-        .store
-        .claim_stage(&world.tenant, batch, Stage::Finalize, world.now())
-        .await
-        .expect("claim");
-    let epoch = claimed.expect("a sealed batch").epoch;
-    let blob = BlobKey::Output {
-        tenant: world.tenant.clone(),
-        batch,
-        epoch,
-    };
-    world
-        .platform
-        .blobs
-        .put(&blob, Bytes::from_static(b"lines"))
-        .await
-        .expect("put the output");
-    let output = File {
+    let mut epoch = 0;
+    for _ in 0..=earlier {
+        let claim = world
+            .store
+            .claim_stage(&world.tenant, batch, Stage::Finalize, world.now());
+        epoch = claim.await.expect("claim").expect("a sealed batch").epoch;
+        let saved = world
+            .store
+            .save_place(&world.tenant, batch, epoch, world.now());
+        assert!(saved.await.expect("save the place"), "the lease is held");
+    }
+    let (tenant, begun) = (world.tenant.clone(), epoch - earlier);
+    let blobs = [
+        BlobKey::Output {
+            tenant: tenant.clone(),
+            batch,
+            epoch: begun,
+        },
+        BlobKey::Errors {
+            tenant,
+            batch,
+            epoch: begun,
+        },
+    ];
+    for blob in &blobs {
+        let put = world.platform.blobs.put(blob, Bytes::from_static(b"lines"));
+        put.await.expect("put the file");
+    }
+    let record = |blob: &BlobKey| File {
         id: FileId::new(world.now(), (world.platform.random)()),
         tenant: world.tenant.clone(),
         bytes: 5,
@@ -227,18 +244,17 @@ async fn end(world: &World, batch: BatchId) -> BlobKey {
     };
     let digest = FileDigest {
         sha256: "00".repeat(32),
-        lines: 4,
+        lines: 2,
         bytes: 5,
     };
-    let manifest = Manifest {
-        input: digest.clone(),
-        output: Some(digest),
-        error: None,
-    };
     let finish = Finish {
-        output: Some(output),
-        error: None,
-        manifest,
+        output: Some(record(&blobs[0])),
+        error: Some(record(&blobs[1])),
+        manifest: Manifest {
+            input: digest.clone(),
+            output: Some(digest.clone()),
+            error: Some(digest),
+        },
     };
     let finished = world
         .store
@@ -246,7 +262,28 @@ async fn end(world: &World, batch: BatchId) -> BlobKey {
         .await
         .expect("finish");
     assert!(matches!(finished, Finished::Done(_)), "the batch has ended");
-    blob
+    blobs
+}
+
+#[tokio::test]
+async fn published_files_stay_when_they_were_begun_by_an_earlier_finalizer() {
+    for earlier in 0..3 {
+        let world = World::new();
+        let batch = publish(&world, CUT).await;
+        let files = end_from(&world, batch, earlier).await;
+        let kept = world.batch(batch).await.run;
+        let gone = kept.error_file_id.expect("an error file");
+        let deleted = world.store.delete_file(&world.tenant, gone, world.now());
+        assert!(deleted.await.expect("delete the error file"));
+        world.advance_ms(world.settings.timing.lease_ms + world.settings.timing.takeover_ms);
+        assert_eq!(reconcile(&world).await.batches_cleared, 1);
+        let [output, errors] = files;
+        let left = (
+            world.blob(&output).await.as_deref() == Some(b"lines"),
+            world.blob(&errors).await.is_some(),
+        );
+        assert_eq!(left, (true, false), "{earlier} epochs before");
+    }
 }
 
 #[tokio::test]
@@ -320,7 +357,7 @@ async fn shards_index_and_results_go_when_the_batch_has_ended() {
     );
     assert_eq!(reconcile(&world).await.batches_cleared, 0);
     world.advance_ms(86_400_000);
-    assert_eq!(reconcile(&world).await.files_removed, 1);
+    assert_eq!(reconcile(&world).await.files_removed, 2);
     assert_eq!(world.blob(&output).await, None);
 }
 

@@ -18,8 +18,11 @@ use super::held::{Claimed, Held};
 use super::{Context, Service, chain, warn_on_error};
 use crate::pipeline::LineKey;
 
-/// How long a shard that must not run now waits before it is looked at again.
-const RETRY_VISIBILITY: Duration = Duration::from_secs(1);
+/// How long a message waits after its first failed claim, and a poll after a failed one.
+const BACKOFF: Duration = Duration::from_secs(1);
+
+/// How long a message waits at most after a failed claim.
+const BACKOFF_MAX: Duration = Duration::from_secs(60);
 
 /// One long poll of one queue. It is never dropped half-way: a received message would hide until its timeout.
 pub(super) struct Receiving {
@@ -60,7 +63,7 @@ impl Receiving {
             let received = queue.receive(&name, 1, visibility, wait).await;
             if received.is_err() {
                 // Here, and not where the error is handled: commits must go on meanwhile.
-                tokio::time::sleep(RETRY_VISIBILITY).await;
+                tokio::time::sleep(BACKOFF).await;
             }
             received
         };
@@ -128,7 +131,8 @@ impl Service {
             };
             if let Err(error) = settled {
                 tracing::warn!(error = %chain(&error), "claim a shard");
-                let shown = self.show_again(&queue, &message, RETRY_VISIBILITY).await;
+                let wait = backoff(message.receives);
+                let shown = self.show_again(&queue, &message, wait).await;
                 warn_on_error("give a message back", shown);
             }
         }
@@ -166,12 +170,10 @@ impl Service {
                 self.take(queue, shard, &params, now).await?;
                 port.delete(queue, &message.receipt).await
             }
-            ShardClaim::Finished | ShardClaim::Stopped => {
+            // Whoever holds the shard has its lease, and reconcile sends another message when that is over.
+            // A message that waited for it would end in the dead-letter queue.
+            ShardClaim::Finished | ShardClaim::Stopped | ShardClaim::Busy { .. } => {
                 port.delete(queue, &message.receipt).await
-            }
-            ShardClaim::Busy { until } => {
-                let wait = Duration::from_millis(until.since_ms(now).max(100).unsigned_abs());
-                self.show_again(queue, message, wait).await
             }
         }
     }
@@ -263,5 +265,24 @@ impl Service {
             segments.push(read_named(blobs, &key).await?);
         }
         Ok((lines, segments))
+    }
+}
+
+/// Returns how long a message waits whose claim has failed, by how often it was received.
+fn backoff(receives: u32) -> Duration {
+    let doublings = receives.saturating_sub(1).min(16);
+    BACKOFF.saturating_mul(1 << doublings).min(BACKOFF_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn message_waits_longer_after_each_failed_claim() {
+        for (receives, seconds) in [(0, 1), (1, 1), (2, 2), (4, 8), (7, 60), (u32::MAX, 60)] {
+            let wait = Duration::from_secs(seconds);
+            assert_eq!(backoff(receives), wait, "{receives}");
+        }
     }
 }

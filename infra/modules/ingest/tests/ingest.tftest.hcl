@@ -35,7 +35,7 @@ variables {
   api_domain_name = "abc123.execute-api.eu-west-1.amazonaws.com"
   table_arn       = "arn:aws:dynamodb:eu-west-1:123456789012:table/night"
   bucket_arn      = "arn:aws:s3:::night-data"
-  send_queue_arns = ["arn:aws:sqs:eu-west-1:123456789012:night-validate", "arn:aws:sqs:eu-west-1:123456789012:night-dispatch"]
+  send_queue_arns = ["arn:aws:sqs:eu-west-1:123456789012:night-validate", "arn:aws:sqs:eu-west-1:123456789012:night-finalize"]
   kms_key_arn     = "arn:aws:kms:eu-west-1:123456789012:key/1"
 }
 
@@ -115,12 +115,16 @@ run "tasks_are_confined_and_let_uploads_end" {
     error_message = "Two small arm64 tasks are the default."
   }
   assert {
+    condition     = aws_ecs_task_definition.this.cpu == "256" && aws_ecs_task_definition.this.memory == "1024"
+    error_message = "A task must have a quarter of a core, and 1 GiB for the uploads that it holds."
+  }
+  assert {
     condition     = tonumber(aws_lb_target_group.this.deregistration_delay) >= 120 && jsondecode(aws_ecs_task_definition.this.container_definitions)[0].stopTimeout == 120 && aws_lb.this.idle_timeout >= 120
     error_message = "An upload in flight must be let go on."
   }
   assert {
-    condition     = one(aws_lb_target_group.this.health_check).path == "/v1/models" && one(aws_lb_target_group.this.health_check).matcher == "401"
-    error_message = "A task is healthy when it refuses a request without a key."
+    condition     = one(aws_lb_target_group.this.health_check).path == "/healthz" && one(aws_lb_target_group.this.health_check).matcher == "200"
+    error_message = "A task is healthy when it says so, where nobody needs a key."
   }
   assert {
     condition     = !aws_ecs_service.this.enable_execute_command && one(aws_ecs_service.this.deployment_circuit_breaker).rollback
@@ -146,6 +150,10 @@ run "the_roles_have_no_wildcard_but_the_login" {
   assert {
     condition     = toset(flatten([for statement in local.task_statements : statement.Resource if contains(statement.Action, "s3:PutObject")])) == toset(["arn:aws:s3:::night-data/files/*", "arn:aws:s3:::night-data/uploads/*"])
     error_message = "Ingest may write files and uploads alone."
+  }
+  assert {
+    condition     = flatten([for statement in local.task_statements : statement.Resource if contains(statement.Action, "s3:ListBucket")]) == ["arn:aws:s3:::night-data"]
+    error_message = "Ingest must be able to tell that an object is not there, and only in its own bucket."
   }
   assert {
     condition     = aws_iam_role.task.name != aws_iam_role.execution.name
@@ -175,6 +183,33 @@ run "a_certificate_brings_tls_to_the_load_balancer" {
     condition     = one(aws_cloudfront_distribution.this.viewer_certificate).minimum_protocol_version == "TLSv1.2_2021" && output.base_url == "https://batch.example.com/v1"
     error_message = "An own name must have TLS 1.2 or newer, and be the base URL."
   }
+}
+
+run "imports_can_be_read" {
+  command = plan
+
+  variables {
+    imports = { locations = ["s3://inputs/batches/"], kms_key_arns = ["arn:aws:kms:eu-west-1:123456789012:key/inputs"] }
+  }
+
+  assert {
+    condition     = flatten([for statement in local.task_statements : statement.Resource if statement.Sid == "ReadImports"]) == ["arn:aws:s3:::inputs/batches/*"]
+    error_message = "Ingest must read below the locations alone."
+  }
+  assert {
+    condition     = flatten([for statement in local.task_statements : statement.Resource if statement.Sid == "DecryptImports"]) == ["arn:aws:kms:eu-west-1:123456789012:key/inputs"]
+    error_message = "Ingest must be able to decrypt what it imports."
+  }
+}
+
+run "an_import_with_a_wildcard_is_refused" {
+  command = plan
+
+  variables {
+    imports = { locations = ["s3://inputs*/"] }
+  }
+
+  expect_failures = [var.imports]
 }
 
 run "half_a_certificate_is_refused" {

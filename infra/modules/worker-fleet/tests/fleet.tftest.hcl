@@ -136,27 +136,57 @@ run "on_demand_groups_buy_no_spot" {
   }
 }
 
+run "gpu_groups_have_the_driver" {
+  command = plan
+
+  variables {
+    settings = {
+      models = ["llama-3.1-8b"]
+      gpu    = true
+    }
+  }
+
+  assert {
+    condition     = aws_launch_template.worker.image_id == "resolve:ssm:/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-amazon-linux-2023/latest/ami-id"
+    error_message = "The AMI must be the GPU image of Amazon Linux 2023, resolved at launch."
+  }
+  assert {
+    condition     = alltrue([for type in one(one(aws_autoscaling_group.worker.mixed_instances_policy).launch_template).override[*].instance_type : startswith(type, "g")]) && length(one(one(aws_autoscaling_group.worker.mixed_instances_policy).launch_template).override) >= 4
+    error_message = "A GPU profile must know at least four GPU types."
+  }
+  assert {
+    condition     = strcontains(yamldecode(local.user_data).write_files[1].content, "GPU=true\n") && length(yamldecode(local.user_data).packages) == 0
+    error_message = "The instance must know that it has GPUs, and install no second Docker."
+  }
+}
+
 run "null_means_the_default" {
   command = plan
 
   variables {
     settings = {
-      models           = ["llama-3.1-8b"]
-      instance_types   = null
-      workers_max      = null
-      image_id         = null
-      scale_in_minutes = null
-      arguments        = null
+      models            = ["llama-3.1-8b"]
+      instance_types    = null
+      workers_max       = null
+      gpu               = null
+      ami_ssm_parameter = null
+      image_id          = null
+      scale_in_minutes  = null
+      arguments         = null
     }
   }
 
   assert {
-    condition     = aws_autoscaling_group.worker.max_size == 1 && length(var.settings.instance_types) >= 4 && aws_cloudwatch_metric_alarm.wanted.period == 600
+    condition     = aws_autoscaling_group.worker.max_size == 1 && aws_launch_template.worker.instance_type == "c7i.4xlarge" && aws_cloudwatch_metric_alarm.wanted.period == 600
     error_message = "A profile of the root module that leaves something out must get the default."
   }
   assert {
-    condition     = aws_launch_template.worker.image_id == "resolve:ssm:/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-amazon-linux-2023/latest/ami-id"
-    error_message = "The AMI must be the GPU image of Amazon Linux 2023, resolved at launch."
+    condition     = aws_launch_template.worker.image_id == "resolve:ssm:/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-default-x86_64"
+    error_message = "The AMI must be Amazon Linux 2023, resolved at launch."
+  }
+  assert {
+    condition     = strcontains(yamldecode(local.user_data).write_files[1].content, "GPU=false\n") && yamldecode(local.user_data).packages == ["docker"]
+    error_message = "An instance has no GPU unless asked for, and gets Docker, which its AMI lacks."
   }
 }
 
@@ -219,6 +249,15 @@ run "the_role_has_no_wildcard_but_the_login" {
       "arn:aws:s3:::other/mistral/*",
     ])
     error_message = "A worker may read shards/, results/ and its models' files alone."
+  }
+  # Of its own bucket whole, so that a missing shard is a 404; of others only where its models lie.
+  assert {
+    condition = { for statement in local.statements : statement.Resource[0] => try(statement.Condition.StringLike["s3:prefix"], []) if contains(statement.Action, "s3:ListBucket") } == {
+      "arn:aws:s3:::night-data" = []
+      "arn:aws:s3:::other"      = ["mistral/", "mistral/*"]
+      "arn:aws:s3:::weights"    = ["llama/", "llama/*"]
+    }
+    error_message = "A worker may list its own bucket, and its models' folders alone."
   }
   assert {
     condition     = toset(flatten([for statement in local.statements : statement.Resource if contains(statement.Action, "sqs:ReceiveMessage")])) == toset(var.queue_arns)

@@ -1,8 +1,15 @@
 //! Blobs in parts: S3 multipart uploads.
+//!
+//! No part carries a checksum of ours. S3 wants all parts of a whole alike, by the algorithm that its begin
+//! names; a part that S3 copies carries none, and whether a whole will have copied parts is not known when it
+//! begins. The SHA-256 in every request's signature still tells S3 if a part came in wrong.
+//!
+//! Source: <https://docs.aws.amazon.com/AmazonS3/latest/userguide/checking-object-integrity-upload.html>
 
 use std::fmt::Write as _;
 use std::ops::Range;
 
+use aws_sdk_s3::config::{Config, RequestChecksumCalculation};
 use aws_sdk_s3::error::ProvideErrorMetadata as _;
 use aws_sdk_s3::types::{CompletedMultipartUpload, CompletedPart};
 use bytes::{Bytes, BytesMut};
@@ -86,7 +93,12 @@ impl S3Blobs {
             .upload_id(&id.0)
             .part_number(signed(number))
             .body(body.into());
+        // The SDK would add a CRC32 by default, which the begin has not named.
+        let plain = Config::builder()
+            .request_checksum_calculation(RequestChecksumCalculation::WhenRequired);
         let put = put
+            .customize()
+            .config_override(plain)
             .send()
             .await
             .map_err(|error| self.failed(DOING, path, &error))?;
@@ -186,3 +198,6 @@ fn tag(
         etag,
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -508,3 +508,48 @@ async fn a_run_record_stays_below_one_kilobyte_to_its_end() {
         .await;
     assert!(bytes().await < 1_024, "{} at its end", bytes().await);
 }
+
+#[tokio::test]
+async fn a_stage_that_was_given_back_can_be_claimed_at_once_and_is_not_asked_for_meanwhile() {
+    let bench = Bench::new(CALM);
+    let batch = bench.created().await;
+    let (epoch, store) = (
+        bench.claim(batch, Stage::Validate).await.epoch,
+        &bench.store,
+    );
+    let give_back =
+        |stage, epoch| store.give_back_stage(&bench.tenant, batch, stage, epoch, bench.now());
+    assert!(!give_back(Stage::Validate, epoch + 1).await.unwrap());
+    assert!(!give_back(Stage::Finalize, epoch).await.unwrap());
+    assert!(give_back(Stage::Validate, epoch).await.unwrap());
+    let key = paths::BatchRecord::Run.key(&bench.tenant, batch);
+    assert_eq!(
+        bench.due_of(&key).await,
+        Some(bench.now().plus_ms(TIMING.message_lost_ms))
+    );
+    assert_eq!(bench.claim(batch, Stage::Validate).await.epoch, epoch + 1);
+    assert!(!give_back(Stage::Validate, epoch).await.unwrap());
+}
+
+#[tokio::test]
+async fn a_saved_place_stays_until_its_own_finalizer_drops_it() {
+    let bench = Bench::new(CALM);
+    let batch = bench.created().await;
+    bench.apply(batch, Event::CancelRequested).await.unwrap();
+    let store = &bench.store;
+    let place = async || bench.run(batch).await.saved_place;
+    let first = bench.claim(batch, Stage::Finalize).await.epoch;
+    let save = store.save_place(&bench.tenant, batch, first, bench.now());
+    assert!(save.await.unwrap());
+
+    let second = bench.claim(batch, Stage::Finalize).await.epoch;
+    let renew = store.renew_stage(&bench.tenant, batch, Stage::Finalize, second, bench.now());
+    assert!(renew.await.unwrap());
+    let drop_place = |epoch| store.drop_place(&bench.tenant, batch, epoch, bench.now());
+    assert!(!drop_place(first).await.unwrap());
+    assert_eq!(place().await, Some(first));
+    assert!(drop_place(second).await.unwrap());
+    assert_eq!(place().await, None);
+    let third = bench.claim(batch, Stage::Finalize).await;
+    assert_eq!((third.epoch, third.run.saved_place), (second + 1, None));
+}

@@ -48,6 +48,23 @@ async fn message_is_gone_when_its_shard_is_claimed() {
 }
 
 #[tokio::test]
+async fn second_message_of_a_held_shard_is_dropped_and_reconcile_sends_another() {
+    let bench = Bench::new();
+    let (first, batch) = with_shard(&bench, 3).await;
+    bench.send(batch, Lane::Bulk).await;
+    let mut second = bench.worker();
+    second.receive(Lane::Bulk).await;
+    assert!(holds_nothing(&second));
+    // Later than any timeout of a message that is only hidden.
+    bench.advance_ms(100_000);
+    assert_eq!(bench.waiting(&bulk_or_fast(Lane::Bulk)).await, 0);
+    drop(first);
+    bench.reconcile(batch).await;
+    second.receive(Lane::Bulk).await;
+    assert_eq!(second.service.held.len(), 1);
+}
+
+#[tokio::test]
 async fn next_holder_runs_only_the_rest_when_a_worker_dies() {
     let bench = Bench::new();
     let (mut first, batch) = with_shard(&bench, 4).await;
