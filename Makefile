@@ -1,6 +1,6 @@
 # Every verb is a plain command or two; CONTRIBUTING.md shows them for those without make.
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint fmt build bench model package localstack test-rust test-infra test-localstack programs
+.PHONY: help demo demo-localstack test check lint fmt build bench model package localstack test-rust test-infra test-localstack programs
 
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 CACHE := $(CURDIR)/.cache
@@ -9,6 +9,9 @@ MODEL := smollm2-135m-instruct
 MINISTACK := $(CACHE)/emulators/ministack/bin/ministack
 
 export NIGHTSHIFT_MODELS ?= $(CACHE)/models
+
+# Unpacked Terraform providers, for machines that do not reach its registry; from the registry where there are none.
+export TF_PLUGIN_DIR ?= $(patsubst %/registry.terraform.io,%,$(firstword $(wildcard /opt/*/registry.terraform.io /usr/local/share/*/registry.terraform.io)))
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -51,10 +54,13 @@ package: ## build the functions for AWS Lambda: target/lambda/{arm64,x86_64}/*.z
 	functions/package --target arm64
 	functions/package --target x86_64
 
-localstack: ## start LocalStack, apply infra/ to it, start a worker, and print the base URL
+localstack: programs ## start LocalStack, apply infra/ to it, start a worker, and print the base URL
 	functions/package --target host --profile dev
 	$(TARGET)/debug/nightshift models pull $(MODEL)
 	localstack/stack up --emulator auto
+
+demo-localstack: $(CACHE)/demo-venv/ready ## run the sample batch on what OPENAI_BASE_URL and OPENAI_API_KEY name
+	$(CACHE)/demo-venv/bin/python localstack/demo/demo.py
 
 programs: # every program in the one set of features that tests are built with
 	cargo build --locked --workspace --all-features --bins

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Submits the sample batch to a Nightshift that it starts, with the unmodified OpenAI SDK.
+"""Submits the sample batch to a Nightshift, with the unmodified OpenAI SDK.
 
-  demo.py --nightshift PATH [--data DIR] [--out DIR]
+  demo.py --nightshift PATH [--data DIR] [--out DIR]    to one that it starts and stops
+  demo.py [--out DIR]                                   to the one that OPENAI_BASE_URL and OPENAI_API_KEY name
 
 Needs the Python package `openai`. `make demo` makes a virtual environment for it.
 """
@@ -112,12 +113,16 @@ def run(client, out):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--nightshift", required=True, help="the nightshift program")
+    parser.add_argument("--nightshift", help="the nightshift program, to start a service with")
     parser.add_argument("--data", default=".cache/demo/data", help="the service's data directory")
     parser.add_argument("--out", default=".cache/demo", help="where the answers go")
     arguments = parser.parse_args()
     out = pathlib.Path(arguments.out)
     out.mkdir(parents=True, exist_ok=True)
+    if arguments.nightshift is None:
+        if not os.environ.get("OPENAI_BASE_URL"):
+            parser.error("name a program with --nightshift, or a service with OPENAI_BASE_URL and OPENAI_API_KEY")
+        sys.exit(run(openai.OpenAI(), out))
     with open(out / "service.log", "w", encoding="utf-8") as log:
         process, base_url, api_key = start(os.path.abspath(arguments.nightshift), arguments.data, log)
         print(f"nightshift serves {base_url}")

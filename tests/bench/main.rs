@@ -6,8 +6,8 @@ use std::io::Write as _;
 mod cost;
 
 fn main() {
-    let number = std::env::args().filter_map(|argument| argument.parse().ok());
-    let lines_per_shard = number.last().unwrap_or(50);
+    let mut number = std::env::args().filter_map(|argument| argument.parse().ok());
+    let lines_per_shard = number.next_back().unwrap_or(50);
     let tables = format!(
         "{}\n{}",
         cost::simulate(lines_per_shard),

@@ -23,13 +23,13 @@ const CORRUPT_RETRY_MS_MAX: i64 = 3_600_000;
 /// What a finalizer came to.
 enum Came {
     /// The batch has ended.
-    ToTheEnd,
+    Ended,
     /// Its time was over.
-    ToAPlace(Place),
+    Paused(Box<Place>),
     /// Nobody can go on from the saved place: it does not read, or what it names is gone.
-    ToADeadEnd(IoError),
+    DeadEnd(IoError),
     /// Another has taken over.
-    ToNothing,
+    Fenced,
 }
 
 /// Writes the files of one sealed batch and ends it, unless another finalizer works on it.
@@ -71,10 +71,10 @@ pub async fn handle(
 /// Runs the stage, and does what must follow.
 async fn work(ctx: &Context, claimed: &Claimed, until: Option<UnixMs>) -> Result<(), IoError> {
     match run(ctx, claimed, until).await {
-        Ok(Came::ToTheEnd) => Ok(()),
-        Ok(Came::ToAPlace(place)) => save(ctx, claimed, &place).await,
-        Ok(Came::ToADeadEnd(error)) => start_over(ctx, claimed, &error).await,
-        Ok(Came::ToNothing) => {
+        Ok(Came::Ended) => Ok(()),
+        Ok(Came::Paused(place)) => save(ctx, claimed, &place).await,
+        Ok(Came::DeadEnd(error)) => start_over(ctx, claimed, &error).await,
+        Ok(Came::Fenced) => {
             tracing::info!(batch.id = %claimed.params.id, "another finalizer has taken over");
             Ok(())
         }
@@ -88,21 +88,21 @@ async fn run(ctx: &Context, claimed: &Claimed, until: Option<UnixMs>) -> Result<
     let mut files = match ResultFiles::open(ctx, claimed).await {
         Ok(files) => files,
         Err(error) if resumed && error.kind == IoKind::Corrupt => {
-            return Ok(Came::ToADeadEnd(error));
+            return Ok(Came::DeadEnd(error));
         }
         Err(error) => return Err(error),
     };
     let came = end_batch(ctx, claimed, &mut files, until).await;
     match came {
-        Ok(Came::ToTheEnd) => remove_leftovers(ctx, claimed, files.epoch).await,
-        Ok(Came::ToAPlace(_) | Came::ToADeadEnd(_)) => {}
+        Ok(Came::Ended) => remove_leftovers(ctx, claimed, files.epoch).await,
+        Ok(Came::Paused(_) | Came::DeadEnd(_)) => {}
         // Another has completed a blob of the place's parts, or they are too old.
         Err(error) if resumed && error.kind == IoKind::NotFound => {
-            return Ok(Came::ToADeadEnd(error));
+            return Ok(Came::DeadEnd(error));
         }
         // What a saved place names belongs to whoever goes on from it.
-        Ok(Came::ToNothing) | Err(_) if resumed => {}
-        Ok(Came::ToNothing) | Err(_) => files.abort().await,
+        Ok(Came::Fenced) | Err(_) if resumed => {}
+        Ok(Came::Fenced) | Err(_) => files.abort().await,
     }
     came
 }
@@ -175,8 +175,8 @@ async fn end_batch(
         .await?;
     let written = match walked {
         Some(Walked::Written(written)) => written,
-        Some(Walked::Paused(place)) => return Ok(Came::ToAPlace(place)),
-        None => return Ok(Came::ToNothing),
+        Some(Walked::Paused(place)) => return Ok(Came::Paused(Box::new(place))),
+        None => return Ok(Came::Fenced),
     };
     let now = clock();
     let finish = describe(ctx, claimed, files, written, now);
@@ -193,9 +193,9 @@ async fn end_batch(
     {
         Finished::Done(run) => {
             tracing::info!(batch.id = %claimed.params.id, state = %run.state, "batch ended");
-            Ok(Came::ToTheEnd)
+            Ok(Came::Ended)
         }
-        Finished::Fenced => Ok(Came::ToNothing),
+        Finished::Fenced => Ok(Came::Fenced),
     }
 }
 

@@ -128,7 +128,7 @@ mod tests {
                     r#"{"one": {"models": ["b"], "workers_min": 0, "workers_max": 1},
                         "odd": {"models": ["c"], "workers_min": 0, "workers_max": 1}}"#
                 }
-                "NIGHTSHIFT_SETTINGS" => "",
+                "NIGHTSHIFT_SETTINGS" | "NIGHTSHIFT_IMPORTS" => "",
                 _ => "set",
             };
             Some(value.to_owned())

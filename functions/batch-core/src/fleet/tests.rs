@@ -29,7 +29,9 @@ fn workers_fit_the_work_into_half_of_the_time() {
     let hour = 3_600_000_u64;
     // In 24 h: 24 / 2 h less 5 min.
     let usable_24h = 12 * hour - 300_000;
-    let cases: &[(&str, &[(i64, u64)], u32)] = &[
+    // What it is, work as (ms to its deadline, GPU-ms), workers.
+    type Case<'a> = (&'a str, &'a [(i64, u64)], u32);
+    let cases: &[Case<'_>] = &[
         ("nothing waits", &[], 0),
         ("work of no length", &[(HOUR_MS, 0)], 0),
         ("a little waits", &[(24 * HOUR_MS, 1)], 1),
