@@ -81,5 +81,8 @@ def _environment(port: int, state: State) -> dict[str, str]:
         TMPDIR=str(state.folder("emulator/tmp")),
         LAMBDA_RUNTIME_EXECUTOR="host",
         PROVIDER_OVERRIDE_DYNAMODB="moto",
+        # Else a message on a quiet queue waits up to ten seconds for its function.
+        LAMBDA_EVENT_SOURCE_MAPPING_POLL_INTERVAL_SEC="0.1",
+        LAMBDA_EVENT_SOURCE_MAPPING_MAX_BACKOFF_ON_EMPTY_POLL_SEC="0.5",
         PYTHONUNBUFFERED="1",
     )

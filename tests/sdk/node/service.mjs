@@ -89,7 +89,7 @@ export async function wait(batch, until = (one) => TERMINAL.includes(one.status)
     if (TERMINAL.includes(now.status) || performance.now() > end) {
       throw new Difference(`batch after ${WAIT_MS} ms or at its end: ${JSON.stringify(now)}`);
     }
-    await new Promise((resolve) => setTimeout(resolve, 100));
+    await new Promise((resolve) => setTimeout(resolve, BEHIND_GATEWAY ? 1000 : 100));
   }
 }
 
