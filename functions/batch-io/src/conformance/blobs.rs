@@ -286,8 +286,17 @@ async fn a_reader_keeps_the_blob_that_it_began(store: &Store) {
         .to_vec();
     put(store, &key, &sample(10, 7)).await;
     store.port.delete(&key).await.expect("it is deleted");
-    while let Some(chunk) = first.try_next().await.expect("it is read") {
-        found.extend_from_slice(&chunk);
+    loop {
+        match first.try_next().await {
+            Ok(Some(chunk)) => found.extend_from_slice(&chunk),
+            Ok(None) => break,
+            // A connection that broke cannot go on with what is gone; it must say so, and give nothing else.
+            Err(error) if !store.calm && error.kind == IoKind::Busy => {
+                assert!(body.starts_with(&found));
+                return;
+            }
+            Err(error) => panic!("it is read: {error}"),
+        }
     }
     assert!(found == body);
 }
