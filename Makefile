@@ -57,7 +57,7 @@ package: ## build the functions for AWS Lambda: target/lambda/{arm64,x86_64}/*.z
 localstack: programs ## start LocalStack, apply infra/ to it, start a worker, and print the base URL
 	functions/package --target host --profile dev
 	$(TARGET)/debug/nightshift models pull $(MODEL)
-	localstack/stack up --emulator auto
+	localstack/stack up --emulator auto --nightshift $(TARGET)/debug/nightshift
 
 demo-localstack: $(CACHE)/demo-venv/ready ## run the sample batch on what OPENAI_BASE_URL and OPENAI_API_KEY name
 	$(CACHE)/demo-venv/bin/python localstack/demo/demo.py
