@@ -5,6 +5,9 @@ use std::time::{Duration, Instant};
 use reqwest::multipart::{Form, Part};
 use serde_json::{Value, json};
 
+/// How often a read is tried while the service is busy.
+const BUSY_TRIES: u32 = 5;
+
 /// A client of one service.
 #[derive(Debug, Clone)]
 pub struct Client {
@@ -186,9 +189,16 @@ impl Client {
     ///
     /// If the service does not answer with 200.
     pub async fn batch(&self, id: &str) -> anyhow::Result<Value> {
-        let (status, batch) = self.call("GET", &format!("/batches/{id}"), None).await?;
-        anyhow::ensure!(status == 200, "retrieve: {batch}");
-        Ok(batch)
+        // As the SDKs do, it asks again when the service says that it is busy.
+        for _ in 0..BUSY_TRIES {
+            let (status, batch) = self.call("GET", &format!("/batches/{id}"), None).await?;
+            if status != 503 {
+                anyhow::ensure!(status == 200, "retrieve: {batch}");
+                return Ok(batch);
+            }
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        anyhow::bail!("retrieve: busy {BUSY_TRIES} times")
     }
 
     /// Polls until the batch has ended.
