@@ -1,6 +1,7 @@
 //! What travels in queues. A message only says "look": the records decide.
 
 use std::fmt;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -38,6 +39,14 @@ pub enum QueueName {
         /// Which of the two.
         lane: Lane,
     },
+}
+
+/// Returns how long a message waits whose handler has failed, by how often it was received: `first`, then twice
+/// as long each time, `longest` at most.
+#[must_use]
+pub fn retry_wait(receives: u32, first: Duration, longest: Duration) -> Duration {
+    let doublings = receives.saturating_sub(1).min(16);
+    first.saturating_mul(1 << doublings).min(longest)
 }
 
 /// Most characters of a model's part of a queue name: SQS takes 80, and a deployment's own prefix, `model-`

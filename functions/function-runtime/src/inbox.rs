@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use aws_lambda_events::sqs::{SqsBatchResponse, SqsEvent, SqsMessage};
-use batch_core::message::{QueueName, SCHEMA};
+use batch_core::message::{QueueName, SCHEMA, retry_wait};
 use batch_io::port::Receipt;
 use batch_io::{IoError, Platform};
 use serde::Deserialize;
@@ -158,8 +158,7 @@ fn read_job<J: DeserializeOwned>(body: Option<&str>) -> Result<J, Unreadable> {
 
 /// Returns how long a message waits whose handler has failed, by how often it was received.
 fn backoff(receives: u32) -> Duration {
-    let doublings = receives.saturating_sub(1).min(16);
-    BACKOFF.saturating_mul(1 << doublings).min(BACKOFF_MAX)
+    retry_wait(receives, BACKOFF, BACKOFF_MAX)
 }
 
 #[cfg(test)]

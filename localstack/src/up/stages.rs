@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use batch_core::catalog::Catalog;
-use batch_core::message::{AssembleJob, DispatchJob, QueueName, SCHEMA, StageJob};
+use batch_core::message::{AssembleJob, DispatchJob, QueueName, SCHEMA, StageJob, retry_wait};
 use batch_core::settings::Settings;
 use batch_core::time::UnixMs;
 use batch_io::port::Message;
@@ -249,8 +249,7 @@ where
 
 /// Returns how long a message waits whose handler has failed, by how often it was received.
 fn backoff(receives: u32) -> Duration {
-    let doublings = receives.saturating_sub(1).min(16);
-    BACKOFF.saturating_mul(1 << doublings).min(BACKOFF_MAX)
+    retry_wait(receives, BACKOFF, BACKOFF_MAX)
 }
 
 fn log(error: &IoError, doing: &str) {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use batch_core::batch::BatchParams;
 use batch_core::blob_key::BlobKey;
-use batch_core::message::{Lane, QueueName, SCHEMA, ShardJob};
+use batch_core::message::{Lane, QueueName, SCHEMA, ShardJob, retry_wait};
 use batch_core::shard::Shard;
 use batch_core::time::UnixMs;
 use batch_io::port::{Message, read_named};
@@ -270,8 +270,7 @@ impl Service {
 
 /// Returns how long a message waits whose claim has failed, by how often it was received.
 fn backoff(receives: u32) -> Duration {
-    let doublings = receives.saturating_sub(1).min(16);
-    BACKOFF.saturating_mul(1 << doublings).min(BACKOFF_MAX)
+    retry_wait(receives, BACKOFF, BACKOFF_MAX)
 }
 
 #[cfg(test)]
