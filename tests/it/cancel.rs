@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::json;
-use system_tests::catalog::{self, DEFAULT_MODEL};
+use system_tests::catalog::{self, DEFAULT_MODEL, ids, requests};
 use system_tests::client::Client;
 use system_tests::environment;
 use system_tests::proof::{self, Counts};
@@ -14,18 +14,6 @@ use system_tests::service::{Options, Service};
 const BAR: Duration = Duration::from_secs(15);
 
 const LONG: Duration = Duration::from_secs(120);
-
-fn ids(count: usize) -> Vec<String> {
-    (0..count).map(|n| format!("line-{n}")).collect()
-}
-
-fn file(model: &str, count: usize, max_tokens: u32) -> Vec<u8> {
-    let lines: Vec<String> = ids(count)
-        .iter()
-        .map(|id| catalog::line(id, model, max_tokens))
-        .collect();
-    catalog::file(&lines)
-}
 
 /// A service whose only model answers at once.
 fn tiny_service(workers: u16) -> Service {
@@ -46,7 +34,7 @@ async fn cancel_after(
     moment: Duration,
 ) -> (String, u64) {
     let batch = client
-        .submit(file(DEFAULT_MODEL, lines, max_tokens))
+        .submit(requests(DEFAULT_MODEL, lines, max_tokens))
         .await
         .expect("submit");
     tokio::time::sleep(moment).await;
@@ -137,7 +125,10 @@ async fn cancelled_batch_ends_in_time_and_keeps_finished_lines_when_cancelled_at
 async fn every_line_is_batch_cancelled_when_no_worker_ran_any() {
     let service = tiny_service(0);
     let client = service.client();
-    let batch = client.submit(file("tiny", 30, 4)).await.expect("submit");
+    let batch = client
+        .submit(requests("tiny", 30, 4))
+        .await
+        .expect("submit");
     let waiting = wait_for_status(&client, &batch, "in_progress").await;
     assert_eq!(
         waiting["progress"]["waiting_reason"], "no_worker",
@@ -168,9 +159,9 @@ async fn every_line_is_batch_cancelled_when_no_worker_ran_any() {
 async fn cancel_is_a_conflict_that_is_not_retried_when_the_batch_has_ended_otherwise() {
     let service = tiny_service(1);
     let client = service.client();
-    let good = client.submit(file("tiny", 3, 4)).await.expect("submit");
+    let good = client.submit(requests("tiny", 3, 4)).await.expect("submit");
     let bad = client
-        .submit(file("no-such-model", 3, 4))
+        .submit(requests("no-such-model", 3, 4))
         .await
         .expect("submit");
     for (batch, status) in [(good, "completed"), (bad, "failed")] {
@@ -202,7 +193,10 @@ async fn batch_ends_when_cancelled_around_its_completion() {
     let service = tiny_service(1);
     let client = service.client();
     for _ in 0..12 {
-        let batch = client.submit(file("tiny", 200, 2)).await.expect("submit");
+        let batch = client
+            .submit(requests("tiny", 200, 2))
+            .await
+            .expect("submit");
         let moment = chances.span_ms(2_500);
         let until = tokio::time::Instant::now() + moment;
         while tokio::time::Instant::now() < until {
@@ -234,7 +228,10 @@ async fn batch_ends_cancelled_when_everything_is_killed_after_the_cancel() {
     let mut service = tiny_service(0);
     for _ in 0..3 {
         let client = service.client();
-        let batch = client.submit(file("tiny", 30, 4)).await.expect("submit");
+        let batch = client
+            .submit(requests("tiny", 30, 4))
+            .await
+            .expect("submit");
         tokio::time::sleep(chances.span_ms(300)).await;
         assert_eq!(client.cancel(&batch).await.expect("cancel").status, 200);
         tokio::time::sleep(chances.span_ms(300)).await;

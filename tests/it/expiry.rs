@@ -3,7 +3,9 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
-use system_tests::catalog::{self, DEFAULT_MODEL, INPUT_PER_MILLION, OUTPUT_PER_MILLION};
+use system_tests::catalog::{
+    self, DEFAULT_MODEL, INPUT_PER_MILLION, OUTPUT_PER_MILLION, ids, requests,
+};
 use system_tests::client::Results;
 use system_tests::environment;
 use system_tests::proof::{self, Counts};
@@ -13,18 +15,6 @@ const LONG: Duration = Duration::from_secs(120);
 
 /// A window that the test setting shortens.
 const WINDOW: &str = "1h";
-
-fn ids(count: usize) -> Vec<String> {
-    (0..count).map(|n| format!("line-{n}")).collect()
-}
-
-fn file(model: &str, count: usize, max_tokens: u32) -> Vec<u8> {
-    let lines: Vec<String> = ids(count)
-        .iter()
-        .map(|id| catalog::line(id, model, max_tokens))
-        .collect();
-    catalog::file(&lines)
-}
 
 /// Adds up what the output file says, at half the list price.
 fn cost_of(results: &Results) -> f64 {
@@ -74,7 +64,7 @@ async fn finished_lines_are_kept_and_the_others_are_batch_expired_when_the_windo
     );
     let client = service.client();
     let batch = client
-        .submit_within(file(DEFAULT_MODEL, 400, 16), WINDOW)
+        .submit_within(requests(DEFAULT_MODEL, 400, 16), WINDOW)
         .await
         .expect("submit");
     let mut counts = Counts::default();
@@ -130,7 +120,7 @@ async fn every_line_is_batch_expired_and_costs_nothing_when_no_worker_ran_any() 
     });
     let client = service.client();
     let batch = client
-        .submit_within(file("tiny", 25, 4), WINDOW)
+        .submit_within(requests("tiny", 25, 4), WINDOW)
         .await
         .expect("submit");
     let ended = client.wait(&batch, LONG).await.expect("it ends");
@@ -153,7 +143,7 @@ async fn batch_expires_when_its_window_closes_while_the_service_is_down() {
     });
     let batch = service
         .client()
-        .submit_within(file("tiny", 25, 4), WINDOW)
+        .submit_within(requests("tiny", 25, 4), WINDOW)
         .await
         .expect("submit");
     let expires_at = service.client().batch(&batch).await.expect("read it")["expires_at"].as_u64();
@@ -188,7 +178,10 @@ async fn cost_is_half_the_list_price_of_what_was_answered_when_all_is() {
         ..Options::default()
     });
     let client = service.client();
-    let batch = client.submit(file("tiny", 25, 4)).await.expect("submit");
+    let batch = client
+        .submit(requests("tiny", 25, 4))
+        .await
+        .expect("submit");
     let ended = client.wait(&batch, LONG).await.expect("it ends");
     assert_eq!(ended["status"], "completed", "{ended}");
     let results = proof::complete(&client, &ended, &ids(25)).await;

@@ -50,6 +50,22 @@ pub fn line(custom_id: &str, model: &str, max_tokens: u32) -> String {
         .to_string()
 }
 
+/// Returns the custom ids `line-0`, `line-1` and so on.
+#[must_use]
+pub fn ids(count: usize) -> Vec<String> {
+    (0..count).map(|n| format!("line-{n}")).collect()
+}
+
+/// Makes a file of one short request for each of [`ids`].
+#[must_use]
+pub fn requests(model: &str, count: usize, max_tokens: u32) -> Vec<u8> {
+    let lines: Vec<String> = ids(count)
+        .iter()
+        .map(|id| line(id, model, max_tokens))
+        .collect();
+    file(&lines)
+}
+
 /// Joins request lines to a file.
 #[must_use]
 pub fn file(lines: &[String]) -> Vec<u8> {

@@ -4,25 +4,13 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::catalog::{self, DEFAULT_MODEL};
+use crate::catalog::{self, DEFAULT_MODEL, ids, requests};
 use crate::client::Client;
 use crate::proof::{self, Counts};
 use crate::site::Site;
 
 /// Between two looks at a batch.
 const POLL: Duration = Duration::from_millis(250);
-
-fn ids(count: usize) -> Vec<String> {
-    (0..count).map(|n| format!("line-{n}")).collect()
-}
-
-fn file(ids: &[String], max_tokens: u32) -> Vec<u8> {
-    let lines: Vec<String> = ids
-        .iter()
-        .map(|id| catalog::line(id, DEFAULT_MODEL, max_tokens))
-        .collect();
-    catalog::file(&lines)
-}
 
 /// Polls until `done` says so, and follows the counts: none may go back.
 async fn follow(
@@ -94,7 +82,7 @@ pub async fn cancel(site: &dyn Site) {
     let client = site.client();
     let ids = ids(200);
     let batch = client
-        .submit(file(&ids, 160))
+        .submit(requests(DEFAULT_MODEL, ids.len(), 160))
         .await
         .expect("submit the batch");
     follow(&client, &batch, site.patience(), |seen| {
@@ -123,7 +111,10 @@ pub async fn cancel(site: &dyn Site) {
 pub async fn expiry(site: &dyn Site) {
     let client = site.client();
     let ids = ids(400);
-    let input = client.upload(file(&ids, 200)).await.expect("upload");
+    let input = client
+        .upload(requests(DEFAULT_MODEL, ids.len(), 200))
+        .await
+        .expect("upload");
     let batch = client
         .create_within(&input, "1h")
         .await
@@ -144,7 +135,7 @@ pub async fn killed_worker(site: &mut dyn Site) {
     let client = site.client();
     let ids = ids(120);
     let batch = client
-        .submit(file(&ids, 24))
+        .submit(requests(DEFAULT_MODEL, ids.len(), 24))
         .await
         .expect("submit the batch");
     follow(&client, &batch, site.patience(), |seen| {
