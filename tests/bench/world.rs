@@ -4,8 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use api::Authorize;
-use async_trait::async_trait;
 use axum::body::{Body, to_bytes};
 use batch_core::blob_key::BlobKey;
 use batch_core::catalog::{Catalog, Model};
@@ -16,9 +14,8 @@ use batch_core::lifecycle::State;
 use batch_core::message::{DispatchJob, QueueName, SCHEMA};
 use batch_core::settings::{Settings, SettingsOverrides};
 use batch_core::time::UnixMs;
-use batch_core::wire::{Credentials, Principal, WireError, hash_key};
+use batch_core::wire::hash_key;
 use batch_io::counting::{Counts, Operation};
-use batch_io::keys::authorize;
 use batch_io::platform::system_randomness;
 use batch_io::store::{KeyRecord, Store};
 use batch_io::{Clock, Platform, memory};
@@ -62,19 +59,6 @@ pub(super) struct World {
     file: FileId,
     polls: AtomicU64,
     held_s: AtomicU64,
-}
-
-struct Keys(Store);
-
-#[async_trait]
-impl Authorize for Keys {
-    async fn authorize(
-        &self,
-        credentials: Credentials<'_>,
-        now: UnixMs,
-    ) -> Result<Principal, WireError> {
-        authorize(&self.0, credentials, now).await
-    }
 }
 
 impl World {
@@ -178,7 +162,7 @@ impl World {
         let (platform, store) = self.function(actor);
         let context = api::Context {
             imports: ImportLocations::default(),
-            auth: Arc::new(Keys(store.clone())),
+            auth: Arc::new(store.clone()),
             platform,
             store,
             catalog: Arc::clone(&self.catalog),

@@ -12,6 +12,7 @@ use batch_core::settings::Settings;
 use batch_core::time::UnixMs;
 use batch_core::wire::{Credentials, Principal, WireError};
 use batch_io::Platform;
+use batch_io::keys::authorize;
 use batch_io::store::Store;
 
 /// Finds out whom a request acts for.
@@ -27,6 +28,18 @@ pub trait Authorize: Send + Sync + 'static {
         credentials: Credentials<'_>,
         now: UnixMs,
     ) -> Result<Principal, WireError>;
+}
+
+/// Callers are found by the keys that the store has.
+#[async_trait]
+impl Authorize for Store {
+    async fn authorize(
+        &self,
+        credentials: Credentials<'_>,
+        now: UnixMs,
+    ) -> Result<Principal, WireError> {
+        authorize(self, credentials, now).await
+    }
 }
 
 /// What every handler needs.

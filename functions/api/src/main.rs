@@ -8,14 +8,10 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::{Authorize, Background, Context, router};
-use async_trait::async_trait;
+use api::{Background, Context, router};
 use axum::body::Body;
 use axum::response::Response;
-use batch_core::time::UnixMs;
-use batch_core::wire::{Credentials, Principal, WireError};
-use batch_io::keys::authorize;
-use batch_io::store::Store;
+use batch_core::wire::WireError;
 use function_runtime::metrics::Unit;
 use function_runtime::{Function, Invocation, drive, run};
 use http::StatusCode;
@@ -49,27 +45,13 @@ fn service(
         catalog: Arc::clone(&function.catalog),
         settings: function.settings,
         imports: function.imports.clone(),
-        auth: Arc::new(Keys(function.store.clone())),
+        auth: Arc::new(function.store.clone()),
     }));
     service_fn(move |request: Request| {
         let (routes, function) = (routes.clone(), function.clone());
         let span = gateway_span(&request);
         serve(routes, function, request).instrument(span)
     })
-}
-
-/// Finds callers by their keys.
-struct Keys(Store);
-
-#[async_trait]
-impl Authorize for Keys {
-    async fn authorize(
-        &self,
-        credentials: Credentials<'_>,
-        now: UnixMs,
-    ) -> Result<Principal, WireError> {
-        authorize(&self.0, credentials, now).await
-    }
 }
 
 /// Serves one request, and counts it. One that takes too long is answered all the same: a function that

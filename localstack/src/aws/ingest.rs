@@ -9,13 +9,9 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use api::{Background, UploadSlots};
-use async_trait::async_trait;
 use axum::routing::get;
 use axum::{Extension, Router};
-use batch_core::time::UnixMs;
-use batch_core::wire::{Credentials, Principal, WireError};
 use batch_io::aws::{Aws, Deployment};
-use batch_io::keys::authorize;
 use batch_io::store::Store;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -81,7 +77,7 @@ async fn serve(
     let platform = Aws::connect(&deployment.resources).await.platform();
     let store = Store::new(Arc::clone(&platform.records), deployment.settings.timing);
     let context = api::Context {
-        auth: Arc::new(Keys(store.clone())),
+        auth: Arc::new(store.clone()),
         platform,
         store,
         catalog: Arc::new(deployment.catalog),
@@ -120,21 +116,6 @@ async fn serve(
         tracing::warn!("blobs that nothing names may stay behind");
     }
     served
-}
-
-/// Finds out whom a key stands for in the deployment's table.
-#[derive(Debug)]
-struct Keys(Store);
-
-#[async_trait]
-impl api::Authorize for Keys {
-    async fn authorize(
-        &self,
-        credentials: Credentials<'_>,
-        now: UnixMs,
-    ) -> Result<Principal, WireError> {
-        authorize(&self.0, credentials, now).await
-    }
 }
 
 #[cfg(test)]

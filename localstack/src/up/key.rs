@@ -5,12 +5,9 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use anyhow::Context as _;
-use async_trait::async_trait;
 use batch_core::id::{KeyId, TenantId};
-use batch_core::time::UnixMs;
-use batch_core::wire::{Credentials, Principal, WireError, hash_key};
+use batch_core::wire::hash_key;
 use batch_io::Platform;
-use batch_io::keys::authorize;
 use batch_io::store::{KeyRecord, Store};
 
 use crate::failure::usage;
@@ -94,19 +91,4 @@ fn kept_key(platform: &Platform, data: &Path) -> anyhow::Result<String> {
     };
     write().with_context(|| format!("write {}", path.display()))?;
     Ok(key)
-}
-
-/// Finds callers by their keys.
-#[derive(Debug)]
-pub(super) struct Keys(pub(super) Store);
-
-#[async_trait]
-impl api::Authorize for Keys {
-    async fn authorize(
-        &self,
-        credentials: Credentials<'_>,
-        now: UnixMs,
-    ) -> Result<Principal, WireError> {
-        authorize(&self.0, credentials, now).await
-    }
 }

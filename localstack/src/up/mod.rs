@@ -94,7 +94,7 @@ async fn serve(args: UpArgs, config: Config, data: PathBuf) -> anyhow::Result<()
     })
     .await?;
     let router = api::router(Arc::new(api::Context {
-        auth: Arc::new(key::Keys(store.clone())),
+        auth: Arc::new(store.clone()),
         platform,
         store,
         catalog,

@@ -8,7 +8,7 @@ use batch_core::id::{KeyId, TenantId};
 use batch_core::settings::Settings;
 use batch_core::wire::hash_key;
 use batch_io::embedded::Embedded;
-use batch_io::store::KeyRecord;
+use batch_io::store::{KeyRecord, Store};
 use lambda_http::tower::Service as _;
 use lambda_http::{Adapter, LambdaEvent};
 use serde_json::{Value, json};

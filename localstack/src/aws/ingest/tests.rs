@@ -2,10 +2,13 @@
 
 use std::net::SocketAddr;
 
+use async_trait::async_trait;
 use batch_core::catalog::Catalog;
 use batch_core::external::ImportLocations;
 use batch_core::id::{KeyId, TenantId};
 use batch_core::settings::Settings;
+use batch_core::time::UnixMs;
+use batch_core::wire::{Credentials, Principal, WireError};
 use batch_io::embedded::Embedded;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
