@@ -32,7 +32,7 @@ variable "settings" {
 }
 
 variable "function_environment" {
-  description = "More environment variables of every function, such as RUST_LOG."
+  description = "More environment variables of every function, such as NIGHTSHIFT_LOG."
   type        = map(string)
   default     = {}
 }

@@ -17,7 +17,7 @@ pub enum Claim {
     Granted(Shard),
     /// Nothing is left to do: delete the message.
     Finished,
-    /// Another worker holds it: look again at this moment.
+    /// Another worker holds it up to this moment; its lease, not the message, brings it back.
     Busy {
         /// When the lease may be taken over.
         until: UnixMs,

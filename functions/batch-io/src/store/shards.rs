@@ -29,7 +29,7 @@ pub enum ShardClaim {
     /// It is done, split, not there, not released, or must be split first: drop the message. If it is to run
     /// again, another will be sent.
     Finished,
-    /// Another holds it, or it must wait: look again then.
+    /// Another holds it, or it must wait, up to then; reconcile brings it back.
     Busy {
         /// When.
         until: UnixMs,
