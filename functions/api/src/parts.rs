@@ -11,8 +11,8 @@ use batch_core::form_envelope::{HEAD_BYTES, TAIL_BYTES, payload};
 use batch_core::id::PartId;
 use batch_core::upload::{Piece, Upload, UploadPart};
 use batch_core::wire::create_upload::part_unreadable;
-use batch_io::port::BlobReader;
-use batch_io::{IoError, IoKind, Platform};
+use batch_io::port::collect;
+use batch_io::{IoKind, Platform};
 use futures::{StreamExt, TryStreamExt, stream};
 
 use crate::reply::ApiError;
@@ -66,7 +66,7 @@ async fn look_into(
     let bytes = first.meta.bytes;
     let head = collect(first.body).await?;
     let tail = if bytes <= HEAD_BYTES as u64 {
-        head[head.len().saturating_sub(TAIL_BYTES)..].to_vec()
+        head.slice(head.len().saturating_sub(TAIL_BYTES)..)
     } else {
         let start = bytes - TAIL_BYTES as u64;
         collect(platform.blobs.get(&blob, start, Some(bytes)).await?.body).await?
@@ -77,13 +77,4 @@ async fn look_into(
         start: range.start,
         end: range.end,
     }))
-}
-
-/// Reads a range of a few kilobytes.
-async fn collect(mut body: BlobReader) -> Result<Vec<u8>, IoError> {
-    let mut bytes = Vec::new();
-    while let Some(chunk) = body.try_next().await? {
-        bytes.extend_from_slice(&chunk);
-    }
-    Ok(bytes)
 }

@@ -7,11 +7,11 @@ use async_trait::async_trait;
 use batch_core::blob_key::BlobKey;
 use batch_core::external::{ExternalObject, PinnedObject};
 use bytes::{Bytes, BytesMut};
-use futures::{StreamExt as _, TryStreamExt as _, stream};
+use futures::{StreamExt as _, stream};
 
 use super::lock;
 use crate::port::blob_rules::{self, BlobLimit};
-use crate::port::{BlobMeta, BlobRead, BlobReader, Blobs, MultipartId, PartTag};
+use crate::port::{BlobMeta, BlobRead, BlobReader, Blobs, MultipartId, PartTag, collect};
 use crate::{IoError, IoKind};
 
 /// Bytes of the chunks that a read gives.
@@ -104,12 +104,9 @@ impl Blobs for MemoryBlobs {
         Ok(state.store(key, body))
     }
 
-    async fn put_stream(&self, key: &BlobKey, mut body: BlobReader) -> Result<BlobMeta, IoError> {
-        let mut bytes = BytesMut::new();
-        while let Some(chunk) = body.try_next().await? {
-            bytes.extend_from_slice(&chunk);
-        }
-        Ok(lock(&self.state).store(key, bytes.freeze()))
+    async fn put_stream(&self, key: &BlobKey, body: BlobReader) -> Result<BlobMeta, IoError> {
+        let bytes = collect(body).await?;
+        Ok(lock(&self.state).store(key, bytes))
     }
 
     async fn head(&self, key: &BlobKey) -> Result<BlobMeta, IoError> {

@@ -204,6 +204,19 @@ pub trait Blobs: Send + Sync + 'static {
     async fn delete_prefix(&self, prefix: &str) -> Result<u64, IoError>;
 }
 
+/// Puts the bytes of a read into memory: for blobs and ranges that are known to be small.
+///
+/// # Errors
+///
+/// The read's own error.
+pub async fn collect(mut body: BlobReader) -> Result<Bytes, IoError> {
+    let mut bytes = BytesMut::new();
+    while let Some(chunk) = body.try_next().await? {
+        bytes.extend_from_slice(&chunk);
+    }
+    Ok(bytes.freeze())
+}
+
 /// Reads a blob whole that a record names.
 ///
 /// # Errors
@@ -217,17 +230,14 @@ pub async fn read_named(blobs: &dyn Blobs, key: &BlobKey) -> Result<Bytes, IoErr
             IoKind::Corrupt,
         )
     };
-    let mut read = match blobs.get(key, 0, None).await {
+    let read = match blobs.get(key, 0, None).await {
         Ok(read) => read,
         Err(error) if error.kind == IoKind::NotFound => return Err(corrupt().because(error)),
         Err(error) => return Err(error),
     };
-    let mut bytes = BytesMut::new();
-    while let Some(chunk) = read.body.try_next().await? {
-        bytes.extend_from_slice(&chunk);
-    }
+    let bytes = collect(read.body).await?;
     if bytes.len() as u64 == read.meta.bytes {
-        Ok(bytes.freeze())
+        Ok(bytes)
     } else {
         Err(corrupt())
     }

@@ -9,7 +9,7 @@ pub mod queue_rules;
 pub mod record_rules;
 mod records;
 
-pub use blobs::{BlobMeta, BlobRead, BlobReader, Blobs, MultipartId, PartTag, read_named};
+pub use blobs::{BlobMeta, BlobRead, BlobReader, Blobs, MultipartId, PartTag, collect, read_named};
 pub use queue::{Message, Queue, Receipt};
 pub use records::{
     Action, ActionKind, Attr, Condition, Due, Item, Page, QueryOrder, RecordKey, Records,
