@@ -34,6 +34,7 @@ fn cpu(threads: usize, recipe: Recipe) -> CpuBackend {
         max_rows: 256,
         recipe,
         isa: None,
+        packed: None,
     })
     .expect("this machine runs the CPU backend")
 }

@@ -69,6 +69,7 @@ fn generate(path: &Path, answers: &[Answer], recipe: Recipe, kv_type: KvType) ->
         max_rows: config.max_step_tokens,
         recipe,
         isa: None,
+        packed: None,
     })
     .expect("this machine runs the CPU backend");
     let mut engine =

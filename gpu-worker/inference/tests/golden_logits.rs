@@ -50,6 +50,7 @@ fn cpu(recipe: Recipe) -> CpuBackend {
         max_rows: 64,
         recipe,
         isa: None,
+        packed: None,
     })
     .expect("this machine runs the CPU backend")
 }
@@ -133,7 +134,7 @@ impl<'a, B: Backend> Bench<'a, B> {
             params: SampleParams::GREEDY,
             mask: None,
             bias: vec![],
-            top_n: vocabulary as u32,
+            logprobs: Some(vocabulary as u32),
             forced: Some(1),
         };
         let samples = SampleInputs {

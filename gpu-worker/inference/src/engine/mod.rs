@@ -9,6 +9,7 @@ mod kv;
 mod order;
 mod pages;
 mod plan;
+pub mod quality;
 mod radix;
 mod run;
 mod scheduler;

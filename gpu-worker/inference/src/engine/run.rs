@@ -133,6 +133,11 @@ impl<B: Backend> BatchEngine<B> {
         })
     }
 
+    /// Returns the backend, for what only its owner can know.
+    pub fn backend_mut(&mut self) -> &mut B {
+        &mut self.backend
+    }
+
     fn check_prompt(&self, prompt: &[u32]) -> Result<(), RequestFailure> {
         if prompt.is_empty() {
             return Err(RequestFailure::InvalidPrompt("it has no tokens".to_owned()));
@@ -303,7 +308,7 @@ fn dead_row(sampled: &SampledRun) -> SampleRow {
         params: SampleParams::GREEDY,
         mask: None,
         bias: Vec::new(),
-        top_n: 0,
+        logprobs: None,
         forced: None,
     }
 }

@@ -2,10 +2,13 @@
 
 use half::bf16;
 
+use super::packed_file::Plain;
 use super::simd::Simd;
 
 /// A number that products read, [`Element::PACK`] of them in a 32-bit lane.
-pub(super) trait Element: Copy + Default + Send + Sync + std::fmt::Debug + 'static {
+pub(super) trait Element: Plain {
+    /// The type's name.
+    const NAME: &'static str;
     /// Values in a lane: neighbours along the summed dimension.
     const PACK: usize;
     /// One vector of lanes.
@@ -26,6 +29,7 @@ pub(super) trait Element: Copy + Default + Send + Sync + std::fmt::Debug + 'stat
 }
 
 impl Element for f32 {
+    const NAME: &'static str = "f32";
     const PACK: usize = 1;
     type Lanes<S: Simd> = S::V;
 
@@ -61,6 +65,7 @@ impl Element for f32 {
 }
 
 impl Element for bf16 {
+    const NAME: &'static str = "bf16";
     const PACK: usize = 2;
     type Lanes<S: Simd> = S::P;
 

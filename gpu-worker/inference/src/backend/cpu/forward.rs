@@ -6,7 +6,8 @@ use std::sync::Mutex;
 use super::attention::{Operands, PAIRS, Span};
 use super::element::Element;
 use super::kv::{Cache, Pages, store_token};
-use super::linear::{self, Product};
+use super::int8::{CodedPlane, EncodeRow, Int8Factors, QUAD};
+use super::linear::{self, Factors, FloatFactors, Product};
 use super::norm::{NormRow, RowOut};
 use super::pack::Packed;
 use super::storage::{Aligned, Buffer, OutputValues, Plane, Shared};
@@ -46,21 +47,23 @@ impl CpuBackend {
     fn add_table_row(&self, table: Weight, row: u32, scale: f32, out: &mut [f32]) {
         match &self.weights[table.0 as usize] {
             Stored::F32(packed) => packed.add_row(row as usize, scale, out),
-            Stored::Bf16(packed) => packed.add_row(row as usize, scale, out),
-            Stored::Vector(_) => panic!("an embedding table is a matrix"),
+            Stored::Bf16(packed) | Stored::TiedInt8 { table: packed, .. } => {
+                packed.add_row(row as usize, scale, out)
+            }
+            Stored::Int8(_) | Stored::Vector(_) => panic!("the weight is not an embedding table"),
         }
     }
 
     pub(super) fn run_norm(&mut self, op: &Norm, x: &mut Plane<f32>, out: &mut Buffer) {
         let (cols, stride) = (x.cols, x.stride);
         let x = Shared::new(&mut x.values);
-        let out = out.output();
+        let target = out.output();
         let add = op.add.map(|add| self.bufs[add.0 as usize].f32());
         let gain = self.vector(op.weight);
         let bias = op.bias.map(|bias| self.vector(bias));
         self.each_row(|row| {
-            let out_range = row * out.stride..row * out.stride + out.cols;
-            let out = match &out.values {
+            let out_range = row * target.stride..row * target.stride + target.cols;
+            let out = match &target.values {
                 // SAFETY: each row belongs to one task.
                 OutputValues::F32(values) => RowOut::F32(unsafe { values.part(out_range) }),
                 // SAFETY: each row belongs to one task.
@@ -83,30 +86,41 @@ impl CpuBackend {
     }
 
     pub(super) fn run_linear(&mut self, op: &Linear, out: &mut Buffer) {
-        let mut logit_rows_f32 = std::mem::take(&mut self.scratch.logit_rows_f32);
-        let mut logit_rows_bf16 = std::mem::take(&mut self.scratch.logit_rows_bf16);
-        match (
-            &self.weights[op.weight.0 as usize],
-            &self.bufs[op.x.0 as usize],
-        ) {
+        let mut x = std::mem::take(&mut self.bufs[op.x.0 as usize]);
+        let mut scratch = std::mem::take(&mut self.scratch);
+        let logit_rows = &self.state.inputs.logit_rows;
+        match (&self.weights[op.weight.0 as usize], &mut x) {
             (Stored::F32(weight), Buffer::F32(x)) => {
-                self.multiply(op, x, weight, &mut logit_rows_f32, out)
+                self.multiply_floats(op, x, weight, &mut scratch.logit_rows_f32, out)
             }
             (Stored::Bf16(weight), Buffer::Bf16(x)) => {
-                self.multiply(op, x, weight, &mut logit_rows_bf16, out)
+                self.multiply_floats(op, x, weight, &mut scratch.logit_rows_bf16, out)
             }
-            (
-                Stored::F32(_) | Stored::Bf16(_) | Stored::Vector(_),
-                Buffer::F32(_) | Buffer::Bf16(_),
-            ) => {
-                panic!("the input buffer was made for another kind of weight")
+            (Stored::Int8(weight) | Stored::TiedInt8 { matrix: weight, .. }, Buffer::Int8(x)) => {
+                self.encode(x);
+                let (codes, scales) = match op.rows {
+                    Rows::All => (&x.codes, &x.scales),
+                    Rows::Logit => {
+                        gather(&mut scratch.logit_row_codes, &x.codes, x.stride, logit_rows);
+                        gather(&mut scratch.logit_row_scales, &x.scales, 1, logit_rows);
+                        (&scratch.logit_row_codes, &scratch.logit_row_scales)
+                    }
+                };
+                let factors = Int8Factors {
+                    codes,
+                    stride: x.stride,
+                    scales,
+                    weight,
+                };
+                self.multiply(op, factors, x.stride == weight.units * QUAD, out);
             }
+            _ => panic!("the input buffer was made for another kind of weight"),
         }
-        self.scratch.logit_rows_f32 = logit_rows_f32;
-        self.scratch.logit_rows_bf16 = logit_rows_bf16;
+        self.scratch = scratch;
+        self.bufs[op.x.0 as usize] = x;
     }
 
-    fn multiply<E: Element>(
+    fn multiply_floats<E: Element>(
         &self,
         op: &Linear,
         x: &Plane<E>,
@@ -114,31 +128,62 @@ impl CpuBackend {
         gathered: &mut Aligned<E>,
         out: &mut Buffer,
     ) {
-        assert_eq!(
-            x.stride,
-            weight.units * E::PACK,
-            "a row of the input is as long as a row of the weight"
-        );
-        let logit_rows = &self.state.inputs.logit_rows;
-        let (values, rows) = match op.rows {
-            Rows::All => (&x.values[..], self.state.rows()),
+        let values = match op.rows {
+            Rows::All => &x.values,
             Rows::Logit => {
-                for (to, &from) in gathered.chunks_exact_mut(x.stride).zip(logit_rows) {
-                    to.copy_from_slice(&x.values[from as usize * x.stride..][..x.stride]);
-                }
-                (&gathered[..], logit_rows.len())
+                gather(gathered, &x.values, x.stride, &self.state.inputs.logit_rows);
+                &*gathered
             }
         };
-        let product = Product {
+        let factors = FloatFactors {
             x: values,
             stride: x.stride,
-            rows,
             weight,
+        };
+        self.multiply(op, factors, x.stride == weight.units * E::PACK, out);
+    }
+
+    fn multiply<F: Factors>(&self, op: &Linear, factors: F, fits: bool, out: &mut Buffer) {
+        assert!(
+            fits,
+            "a row of the input is as long as a row of the weight"
+        );
+        let product = Product {
+            factors,
+            rows: match op.rows {
+                Rows::All => self.state.rows(),
+                Rows::Logit => self.state.inputs.logit_rows.len(),
+            },
             bias: op.bias.map(|bias| self.vector(bias)),
             epilogue: op.epilogue,
             out: out.output(),
         };
         linear::run(self.isa, &self.pool, product);
+    }
+
+    /// Makes the codes of the step's rows, if they are not there.
+    fn encode(&self, x: &mut CodedPlane) {
+        if std::mem::replace(&mut x.is_coded, true) {
+            return;
+        }
+        let stride = x.stride;
+        let (cols, value_stride) = (x.values.cols, x.values.stride);
+        let values = Shared::new(&mut x.values.values);
+        let codes = Shared::new(&mut x.codes);
+        let scales = Shared::new(&mut x.scales);
+        self.each_row(|row| {
+            // SAFETY: each row belongs to one task.
+            let codes = unsafe { codes.part(row * stride..(row + 1) * stride) };
+            // SAFETY: as above.
+            let values = unsafe { values.part(row * value_stride..row * value_stride + cols) };
+            // SAFETY: as above.
+            let scale = unsafe { scales.part(row..row + 1) };
+            self.isa.run(EncodeRow {
+                values,
+                codes,
+                scale: &mut scale[0],
+            });
+        });
     }
 
     pub(super) fn run_rope_store(
@@ -319,5 +364,12 @@ impl CpuBackend {
             let first = task * ROWS_PER_TASK;
             (first..rows.min(first + ROWS_PER_TASK)).for_each(&work);
         });
+    }
+}
+
+/// Copies rows of `stride` values side by side.
+fn gather<T: Copy>(to: &mut [T], from: &[T], stride: usize, rows: &[u32]) {
+    for (to, &row) in to.chunks_exact_mut(stride).zip(rows) {
+        to.copy_from_slice(&from[row as usize * stride..][..stride]);
     }
 }

@@ -1,55 +1,116 @@
 //! Memory of the backend: aligned vectors, activation planes, and slices that tasks write in parts.
 #![expect(
     unsafe_code,
-    reason = "tasks of one operation write disjoint parts of one slice"
+    reason = "aligned memory, and tasks of one operation that write disjoint parts of one slice"
 )]
 
+use std::alloc::Layout;
 use std::marker::PhantomData;
 use std::ops::Range;
+use std::ptr::NonNull;
 
 use half::bf16;
 
 use super::element::Element;
+use super::int8::CodedPlane;
+use super::packed_file::Plain;
 use super::simd::Simd;
 use crate::backend::BackendError;
-use crate::backend::scalar::zeros;
 
-/// A vector whose first value lies on a cache line.
-#[derive(Debug, Default)]
+/// A vector of numbers whose first lies on a cache line.
+///
+/// The system gives zeros page by page, when a page is first written: a pool that is never full takes no more
+/// memory than what was used of it.
+#[derive(Debug)]
 pub(super) struct Aligned<T> {
-    values: Vec<T>,
-    first: usize,
+    /// What was allocated; none for a vector without numbers.
+    block: Option<Block>,
+    first: NonNull<T>,
     len: usize,
+}
+
+#[derive(Debug)]
+struct Block {
+    start: NonNull<u8>,
+    layout: Layout,
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        // SAFETY: it was allocated with this layout.
+        unsafe { std::alloc::dealloc(self.start.as_ptr(), self.layout) };
+    }
 }
 
 const LINE_BYTES: usize = 64;
 
-impl<T: Clone + Default> Aligned<T> {
+// SAFETY: it owns its numbers, as a `Vec` does.
+unsafe impl<T: Send> Send for Aligned<T> {}
+// SAFETY: as above; a shared borrow only reads.
+unsafe impl<T: Sync> Sync for Aligned<T> {}
+
+impl<T: Plain> Aligned<T> {
     /// Makes `len` zeros.
     pub(super) fn zeros(len: usize, what: &str) -> Result<Self, BackendError> {
-        let slack = LINE_BYTES / size_of::<T>();
-        let values = zeros::<T>(len.saturating_add(slack), what)?;
-        let first = values.as_ptr().align_offset(LINE_BYTES).min(slack);
-        Ok(Self { values, first, len })
+        let out_of_memory = || BackendError::OutOfMemory {
+            what: what.to_owned(),
+            needed_bytes: len.saturating_mul(size_of::<T>()),
+            // The allocator does not say how much it has.
+            available_bytes: 0,
+        };
+        if len == 0 {
+            return Ok(Self::default());
+        }
+        // Without an alignment of its own: for a greater one, zeros would be written at once.
+        let bytes = len
+            .checked_mul(size_of::<T>())
+            .and_then(|bytes| bytes.checked_add(LINE_BYTES))
+            .ok_or_else(out_of_memory)?;
+        let layout = Layout::array::<u8>(bytes).map_err(|_| out_of_memory())?;
+        // SAFETY: the layout is not empty.
+        let start = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) });
+        let start = start.ok_or_else(out_of_memory)?;
+        let offset = start.as_ptr().align_offset(LINE_BYTES).min(LINE_BYTES);
+        // SAFETY: the block is a line longer than the numbers.
+        let first = unsafe { start.add(offset) }.cast();
+        Ok(Self {
+            block: Some(Block { start, layout }),
+            first,
+            len,
+        })
     }
 
     /// Returns the bytes that it holds.
     pub(super) fn bytes(&self) -> usize {
-        self.values.capacity() * size_of::<T>()
+        self.block.as_ref().map_or(0, |block| block.layout.size())
+    }
+}
+
+impl<T> Default for Aligned<T> {
+    fn default() -> Self {
+        Self {
+            block: None,
+            first: NonNull::dangling(),
+            len: 0,
+        }
     }
 }
 
 impl<T> std::ops::Deref for Aligned<T> {
     type Target = [T];
 
+    #[inline(always)]
     fn deref(&self) -> &[T] {
-        &self.values[self.first..self.first + self.len]
+        // SAFETY: `len` numbers lie there, for which zero is valid, and live as long as `self`.
+        unsafe { std::slice::from_raw_parts(self.first.as_ptr(), self.len) }
     }
 }
 
 impl<T> std::ops::DerefMut for Aligned<T> {
+    #[inline(always)]
     fn deref_mut(&mut self) -> &mut [T] {
-        &mut self.values[self.first..self.first + self.len]
+        // SAFETY: as for `deref`, and `self` is borrowed alone.
+        unsafe { std::slice::from_raw_parts_mut(self.first.as_ptr(), self.len) }
     }
 }
 
@@ -88,6 +149,8 @@ pub(super) enum Buffer {
     F32(Plane<f32>),
     /// The input of bf16 products.
     Bf16(Plane<bf16>),
+    /// The input of int8 products.
+    Int8(CodedPlane),
 }
 
 impl Buffer {
@@ -99,7 +162,7 @@ impl Buffer {
     pub(super) fn f32(&self) -> &Plane<f32> {
         match self {
             Buffer::F32(plane) => plane,
-            Buffer::Bf16(_) => panic!("the operation needs an f32 buffer"),
+            Buffer::Bf16(_) | Buffer::Int8(_) => panic!("the operation needs an f32 buffer"),
         }
     }
 
@@ -107,23 +170,32 @@ impl Buffer {
     pub(super) fn f32_mut(&mut self) -> &mut Plane<f32> {
         match self {
             Buffer::F32(plane) => plane,
-            Buffer::Bf16(_) => panic!("the operation needs an f32 buffer"),
+            Buffer::Bf16(_) | Buffer::Int8(_) => panic!("the operation needs an f32 buffer"),
         }
     }
 
     /// Returns the buffer as something that tasks write.
+    ///
+    /// Codes are made later, when a product reads the buffer: a row's scale needs all of the row.
     pub(super) fn output(&mut self) -> Output<'_> {
-        match self {
-            Buffer::F32(plane) => Output {
-                stride: plane.stride,
-                cols: plane.cols,
-                values: OutputValues::F32(Shared::new(&mut plane.values)),
-            },
-            Buffer::Bf16(plane) => Output {
-                stride: plane.stride,
-                cols: plane.cols,
-                values: OutputValues::Bf16(Shared::new(&mut plane.values)),
-            },
+        let plane = match self {
+            Buffer::F32(plane) => {
+                return Output {
+                    stride: plane.stride,
+                    cols: plane.cols,
+                    values: OutputValues::F32(Shared::new(&mut plane.values)),
+                };
+            }
+            Buffer::Bf16(plane) => plane,
+            Buffer::Int8(coded) => {
+                coded.is_coded = false;
+                &mut coded.values
+            }
+        };
+        Output {
+            stride: plane.stride,
+            cols: plane.cols,
+            values: OutputValues::Bf16(Shared::new(&mut plane.values)),
         }
     }
 
@@ -132,6 +204,7 @@ impl Buffer {
         match self {
             Buffer::F32(plane) => plane.values.bytes(),
             Buffer::Bf16(plane) => plane.values.bytes(),
+            Buffer::Int8(coded) => coded.bytes(),
         }
     }
 }
