@@ -230,6 +230,7 @@ fn load_engine(
         kv_tokens,
         context_tokens,
         prefix_cache: true,
+        duplicates: true,
         recipe,
         kv_type,
         weights_id: opened.weights_digest.clone(),
