@@ -67,6 +67,7 @@ fn requests(ids: &[u32]) -> Vec<Request> {
         id: RequestId(id),
         prompt: prompt.into(),
         salt: id % 2,
+        urgent: id % 3 == 1,
         seed: id * 77,
         choice: (id % 3) as u32,
         max_tokens,
@@ -96,7 +97,14 @@ fn requests(ids: &[u32]) -> Vec<Request> {
         ignore_eos: true,
         ..request(id, ids[..(id - 90) as usize].to_vec(), 330)
     });
-    short.chain(long).collect()
+    let mut requests: Vec<Request> = short.chain(long).collect();
+    // Some come twice: also those with draws, whose seeds are the same.
+    let twice = requests[..8].to_vec().into_iter();
+    requests.extend(twice.map(|original| Request {
+        id: RequestId(1000 + original.id.0),
+        ..original
+    }));
+    requests
 }
 
 /// How a run differs from the one it is compared with.
@@ -106,6 +114,7 @@ struct Variant {
     sequences: usize,
     kv_tokens: usize,
     prefix_cache: bool,
+    duplicates: bool,
     reversed: bool,
 }
 
@@ -114,6 +123,7 @@ const ALONE: Variant = Variant {
     sequences: 1,
     kv_tokens: 512,
     prefix_cache: false,
+    duplicates: false,
     reversed: false,
 };
 
@@ -122,6 +132,7 @@ const BATCHED: Variant = Variant {
     sequences: 16,
     kv_tokens: 4096,
     prefix_cache: true,
+    duplicates: true,
     reversed: false,
 };
 
@@ -135,11 +146,13 @@ const SMALL_CHUNKS: Variant = Variant {
 const SMALL_POOL: Variant = Variant {
     kv_tokens: 624,
     sequences: 8,
+    duplicates: false,
     ..BATCHED
 };
 
 const SMALL_POOL_UNSHARED: Variant = Variant {
     prefix_cache: false,
+    duplicates: true,
     reversed: true,
     ..SMALL_POOL
 };
@@ -158,6 +171,7 @@ fn run<B: Backend + Send>(
         kv_tokens: variant.kv_tokens,
         context_tokens: 400,
         prefix_cache: variant.prefix_cache,
+        duplicates: variant.duplicates,
         recipe,
         kv_type,
         weights_id: String::new(),
@@ -193,11 +207,12 @@ fn run<B: Backend + Send>(
 /// Runs every variant on every backend, late and in time, against one request at a time on the first backend.
 fn check<B: Backend + Send>(backends: &[&dyn Fn() -> B], recipe: Recipe, kv_type: KvType) {
     let (alone, _) = run(backends[0](), recipe, kv_type, ALONE);
-    let (mut preemptions, mut cached_tokens) = (0, 0);
+    let (mut preemptions, mut cached_tokens, mut copied) = (0, 0, 0);
     let mut compare = |what: &str, (outcomes, stats): (Outcomes, Stats)| {
         assert_eq!(outcomes, alone, "{what}");
         preemptions += stats.preemptions;
         cached_tokens += stats.cached_tokens;
+        copied += stats.copied;
     };
     for (name, variant) in [
         ("batched", BATCHED),
@@ -223,6 +238,7 @@ fn check<B: Backend + Send>(backends: &[&dyn Fn() -> B], recipe: Recipe, kv_type
         cached_tokens > 100,
         "{cached_tokens} cached tokens are too few to tell"
     );
+    assert!(copied >= 24, "{copied} copies are too few to tell");
 }
 
 #[test]

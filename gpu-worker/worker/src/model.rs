@@ -248,6 +248,7 @@ fn load_engine(
         kv_tokens,
         context_tokens,
         prefix_cache: true,
+        duplicates: true,
         recipe,
         kv_type,
         weights_id: digest.clone(),
