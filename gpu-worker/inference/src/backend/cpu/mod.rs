@@ -18,6 +18,7 @@ mod math;
 mod norm;
 mod pack;
 mod pool;
+mod rope_store;
 mod sample;
 mod simd;
 mod storage;
@@ -31,6 +32,7 @@ use half::bf16;
 pub use isa::Isa;
 pub use pool::available_threads;
 
+use self::element::Element;
 use self::kv::Cache;
 use self::pack::Packed;
 use self::pool::Pool;
@@ -91,8 +93,8 @@ struct Scratch {
     /// The logit rows of an input, side by side.
     logit_rows_f32: Aligned<f32>,
     logit_rows_bf16: Aligned<bf16>,
-    /// First task of each sequence, and the number of tasks.
-    sequence_tasks: Vec<usize>,
+    /// How the step's attention is cut.
+    schedule: attention::Schedule,
     samplers: Vec<Mutex<Sampler>>,
     /// One for each logit row.
     samples: Vec<Mutex<Sampled>>,
@@ -132,7 +134,7 @@ impl CpuBackend {
             bufs: Vec::new(),
             cache: None,
             scratch: Scratch {
-                sequence_tasks: Vec::with_capacity(rows + 1),
+                schedule: attention::Schedule::with_rows(rows),
                 samples: (0..rows).map(|_| Mutex::default()).collect(),
                 sample_runs: Vec::with_capacity(rows + 1),
                 ..Scratch::default()
@@ -155,8 +157,10 @@ impl CpuBackend {
             + self.cache.as_ref().map_or(0, Cache::bytes)
             + scratch.logit_rows_f32.bytes()
             + scratch.logit_rows_bf16.bytes()
-            + (scratch.sequence_tasks.capacity() + scratch.sample_runs.capacity())
-                * size_of::<usize>()
+            + scratch.schedule.bytes()
+            + attention_bytes(&scratch.attention_f32)
+            + attention_bytes(&scratch.attention_bf16)
+            + scratch.sample_runs.capacity() * size_of::<usize>()
             + scratch
                 .samplers
                 .iter()
@@ -185,6 +189,11 @@ fn unsupported(what: impl Into<String>) -> BackendError {
         backend: "cpu",
         what: what.into(),
     }
+}
+
+/// Returns the bytes of the attention's working memory.
+fn attention_bytes<E: Element>(scratch: &[Mutex<attention::Scratch<E>>]) -> usize {
+    scratch.iter().map(|scratch| lock(scratch).bytes()).sum()
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -226,6 +235,7 @@ impl Backend for CpuBackend {
 
     fn begin(&mut self, inputs: &StepInputs) {
         self.state.begin(inputs);
+        self.scratch.schedule.clear();
     }
 
     fn graph(&mut self, _key: GraphKey, forward: &mut dyn FnMut(&mut Self)) {

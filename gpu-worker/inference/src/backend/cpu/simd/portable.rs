@@ -3,6 +3,7 @@
 use half::bf16;
 
 use super::Simd;
+use crate::backend::exp::ROUND;
 
 const LANES: usize = 8;
 
@@ -117,5 +118,33 @@ impl Simd for Portable {
     #[inline(always)]
     fn sum(self, v: Self::V) -> f32 {
         ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7]))
+    }
+
+    // For attention.
+
+    #[inline(always)]
+    fn max(self, a: Self::V, b: Self::V) -> Self::V {
+        lanes!(|i| if a[i] > b[i] { a[i] } else { b[i] })
+    }
+
+    #[inline(always)]
+    fn round(self, v: Self::V) -> Self::V {
+        // Not `round_ties_even`: without the instruction it is a library call.
+        lanes!(|i| (v[i] + ROUND) - ROUND)
+    }
+
+    #[inline(always)]
+    fn scale(self, v: Self::V, n: Self::V) -> Self::V {
+        let scaled = lanes!(|i| f32::from_bits(
+            v[i].to_bits().wrapping_add((n[i] as i32).cast_unsigned() << 23)
+        ));
+        self.select_less(n, [-126.0; LANES], [0.0; LANES], scaled)
+    }
+
+    #[inline(always)]
+    fn greatest(self, v: Self::V) -> f32 {
+        let half = lanes!(|i| if v[i] > v[i ^ 4] { v[i] } else { v[i ^ 4] });
+        let quarter = lanes!(|i| if half[i] > half[i ^ 2] { half[i] } else { half[i ^ 2] });
+        if quarter[0] > quarter[1] { quarter[0] } else { quarter[1] }
     }
 }
