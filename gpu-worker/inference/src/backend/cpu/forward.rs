@@ -1,18 +1,18 @@
 //! The forward operations: each cut into tasks that write disjoint parts.
 #![expect(unsafe_code, reason = "tasks write disjoint rows")]
 
+use std::ops::Range;
 use std::sync::Mutex;
 
-use super::attention::{Operands, PAIRS, Span};
 use super::element::Element;
-use super::kv::{Cache, Pages, store_token};
 use super::int8::{CodedPlane, EncodeRow, Int8Factors, QUAD};
+use super::kv::{Cache, Pages};
 use super::linear::{self, Factors, FloatFactors, Product};
 use super::norm::{NormRow, RowOut};
 use super::pack::Packed;
 use super::storage::{Aligned, Buffer, OutputValues, Plane, Shared};
+use super::rope_store::{self, StoreRows};
 use super::{CpuBackend, Stored, attention, lock};
-use crate::backend::rope::rms_norm_head;
 use crate::backend::scalar::{attend_step_rows, pool_rows};
 use crate::backend::{Attend, Embed, KvFrom, Linear, Norm, Pool, RopeStore, Rows, Weight};
 
@@ -207,64 +207,44 @@ impl CpuBackend {
         qkv: &mut Plane<f32>,
         pages: Option<&mut Pages<E>>,
     ) {
-        let heads = op.heads;
-        let (query_cols, key_cols) = (heads.q_heads * heads.dk, heads.kv_heads * heads.dk);
-        let stride = qkv.stride;
-        let cols = query_cols + key_cols + heads.kv_heads * heads.dv;
-        let qkv = Shared::new(&mut qkv.values);
         let inputs = &self.state.inputs;
-        let rope = op.rope.map(|table| &self.ropes[table.0 as usize]);
-        let norms =
-            [op.q_norm, op.k_norm].map(|norm| norm.map(|(gain, eps)| (self.vector(gain), eps)));
         let target = pages.map(|pages| {
             let shape = pages.shape;
             let layer = pages.layer_mut(op.layer);
-            (
+            rope_store::Target {
+                blocks: Shared::new(&mut layer.blocks),
                 shape,
-                &inputs.page_tables[layer.group].write_slots,
-                Shared::new(&mut layer.blocks),
-            )
-        });
-        self.each_row(|row| {
-            // SAFETY: each row belongs to one task.
-            let values = unsafe { qkv.part(row * stride..row * stride + cols) };
-            let (queries, rest) = values.split_at_mut(query_cols);
-            let (keys, values) = rest.split_at_mut(key_cols);
-            for (part, norm) in [&mut *queries, &mut *keys].into_iter().zip(norms) {
-                for head in part.chunks_exact_mut(heads.dk) {
-                    if let Some((gain, eps)) = norm {
-                        rms_norm_head(head, gain, eps);
-                    }
-                    if let Some(rope) = rope {
-                        rope.rotate(head, inputs.positions[row]);
-                    }
-                }
-            }
-            if let Some((shape, write_slots, blocks)) = &target {
-                // SAFETY: each row has its own slot.
-                unsafe { store_token(blocks, *shape, write_slots[row] as usize, keys, values) };
+                slots: &inputs.page_tables[layer.group].write_slots,
             }
         });
+        let norm = |norm: Option<(Weight, f32)>| norm.map(|(gain, eps)| (self.vector(gain), eps));
+        let operands = rope_store::Operands {
+            stride: qkv.stride,
+            qkv: Shared::new(&mut qkv.values),
+            heads: op.heads,
+            positions: &inputs.positions,
+            rope: op.rope.map(|table| &self.ropes[table.0 as usize]),
+            q_norm: norm(op.q_norm),
+            k_norm: norm(op.k_norm),
+            target,
+        };
+        self.each_rows(|rows| self.isa.run(StoreRows { operands, rows }));
     }
 
     pub(super) fn run_attend(&mut self, op: &Attend, out: &mut Buffer) {
         if op.from == KvFrom::ThisStep {
             return self.attend_this_step(op, out);
         }
-        let mut tasks = std::mem::take(&mut self.scratch.sequence_tasks);
+        let workers = self.pool.workers();
+        self.scratch.schedule.prepare(op, &self.state, workers);
         match self
             .cache
             .as_ref()
             .expect("attention over pages needs a cache")
         {
-            Cache::F32(pages) => {
-                self.attend_pages(op, pages, &self.scratch.attention_f32, out, &mut tasks)
-            }
-            Cache::Bf16(pages) => {
-                self.attend_pages(op, pages, &self.scratch.attention_bf16, out, &mut tasks)
-            }
+            Cache::F32(pages) => self.attend_pages(op, pages, &self.scratch.attention_f32, out),
+            Cache::Bf16(pages) => self.attend_pages(op, pages, &self.scratch.attention_bf16, out),
         }
-        self.scratch.sequence_tasks = tasks;
     }
 
     fn attend_pages<E: Element>(
@@ -273,43 +253,22 @@ impl CpuBackend {
         pages: &Pages<E>,
         scratch: &[Mutex<attention::Scratch<E>>],
         out: &mut Buffer,
-        first_tasks: &mut Vec<usize>,
     ) {
         let inputs = &self.state.inputs;
         let layer = pages.layer(op.layer);
-        let table = &inputs.page_tables[layer.group];
-        let operands = Operands {
+        let operands = attention::Operands {
             op,
             qkv: self.bufs[op.qkv.0 as usize].f32(),
+            sequences: &inputs.sequences,
+            table: &inputs.page_tables[layer.group],
             layer,
             shape: pages.shape,
             sinks: op.sinks.map(|sinks| self.vector(sinks)),
             out: out.output(),
         };
-        let kv_heads = op.heads.kv_heads;
-        let group = op.heads.q_heads / kv_heads;
-        first_tasks.clear();
-        let mut tasks = 0;
-        for sequence in &inputs.sequences {
-            first_tasks.push(tasks);
-            tasks += (sequence.q_len as usize * group).div_ceil(PAIRS) * kv_heads;
-        }
-        let first_tasks = &*first_tasks;
-        self.pool.run(tasks, &|worker, task| {
-            let index = first_tasks.partition_point(|&first| first <= task) - 1;
-            let sequence = inputs.sequences[index];
-            let within = task - first_tasks[index];
-            let first_pair = within / kv_heads * PAIRS;
-            let pairs = first_pair..(sequence.q_len as usize * group).min(first_pair + PAIRS);
-            let pages =
-                &table.pages[table.starts[index] as usize..table.starts[index + 1] as usize];
-            let span = Span {
-                sequence,
-                pages,
-                kv_head: within % kv_heads,
-                pairs,
-            };
-            attention::run(self.isa, operands, span, &mut lock(&scratch[worker]));
+        let schedule = &self.scratch.schedule;
+        self.pool.run(schedule.tasks(), &|worker, task| {
+            attention::run(self.isa, operands, schedule, task, &mut lock(&scratch[worker]));
         });
     }
 
@@ -359,10 +318,15 @@ impl CpuBackend {
 
     /// Calls `work` for each row of the step.
     fn each_row(&self, work: impl Fn(usize) + Sync) {
+        self.each_rows(|rows| rows.for_each(&work));
+    }
+
+    /// Calls `work` for ranges of rows that cover the step.
+    fn each_rows(&self, work: impl Fn(Range<usize>) + Sync) {
         let rows = self.state.rows();
         self.pool.run(rows.div_ceil(ROWS_PER_TASK), &|_, task| {
             let first = task * ROWS_PER_TASK;
-            (first..rows.min(first + ROWS_PER_TASK)).for_each(&work);
+            work(first..rows.min(first + ROWS_PER_TASK));
         });
     }
 }

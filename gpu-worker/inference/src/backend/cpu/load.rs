@@ -4,6 +4,7 @@ use std::sync::Mutex;
 
 use half::bf16;
 
+use super::element::Element;
 use super::int8::{CodedPlane, PackedInt8, QUAD};
 use super::kv::{BlockShape, Cache, Pages};
 use super::pack::Packed;
@@ -124,14 +125,12 @@ impl CpuBackend {
         let cache = match spec.dtype {
             KvType::F32 => {
                 let shape = BlockShape::new::<f32>(heads, dk, dv);
-                let scratch = || Mutex::new(attention::Scratch::new(shape));
-                self.scratch.attention_f32 = (0..workers).map(|_| scratch()).collect();
+                self.scratch.attention_f32 = attention_scratch(workers, shape)?;
                 Cache::F32(Pages::new(shape, spec, pages)?)
             }
             KvType::Bf16 => {
                 let shape = BlockShape::new::<bf16>(heads, dk, dv);
-                let scratch = || Mutex::new(attention::Scratch::new(shape));
-                self.scratch.attention_bf16 = (0..workers).map(|_| scratch()).collect();
+                self.scratch.attention_bf16 = attention_scratch(workers, shape)?;
                 Cache::Bf16(Pages::new(shape, spec, pages)?)
             }
             KvType::Fp8 => return Err(unsupported("a KV cache in fp8")),
@@ -147,4 +146,14 @@ fn reserve<T: Plain>(values: &mut Aligned<T>, len: usize) -> Result<(), BackendE
         *values = Aligned::zeros(len, "logit rows")?;
     }
     Ok(())
+}
+
+/// Makes the working memory of attention, one for each thread.
+fn attention_scratch<E: Element>(
+    workers: usize,
+    shape: BlockShape,
+) -> Result<Vec<Mutex<attention::Scratch<E>>>, BackendError> {
+    (0..workers)
+        .map(|_| attention::Scratch::new(shape).map(Mutex::new))
+        .collect()
 }

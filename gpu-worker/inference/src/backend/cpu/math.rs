@@ -30,6 +30,30 @@ pub(super) fn exp<S: Simd>(s: S, x: S::V) -> S::V {
     s.select_less(x, s.splat(LOWEST), result, s.add(result, nan))
 }
 
+/// Coefficients of `(2^r - 1) / r` on `[-1/2, 1/2]`, highest first: relative error of `2^r` below 2e-7.
+const EXP2: [f32; 5] = [
+    1.326_472_7e-3,
+    9.671_513e-3,
+    5.550_733_6e-2,
+    0.240_222_42,
+    0.693_147,
+];
+
+/// Returns `2^x` for `x` of up to 127, 0 below -150, and 1 for 0.
+#[inline(always)]
+pub(super) fn exp2<S: Simd>(s: S, x: S::V) -> S::V {
+    // Keeps a NaN, which is the second operand, and makes -infinity a number.
+    let x = s.max(s.splat(-200.0), x);
+    let n = s.round(x);
+    let r = s.sub(x, n);
+    let mut p = s.splat(EXP2[0]);
+    p = s.fma(p, r, s.splat(EXP2[1]));
+    p = s.fma(p, r, s.splat(EXP2[2]));
+    p = s.fma(p, r, s.splat(EXP2[3]));
+    p = s.fma(p, r, s.splat(EXP2[4]));
+    s.scale(s.fma(p, r, s.splat(1.0)), n)
+}
+
 /// Returns `x * sigmoid(x)`.
 #[inline(always)]
 pub(super) fn silu<S: Simd>(s: S, x: S::V) -> S::V {

@@ -20,6 +20,7 @@ mod norm;
 mod pack;
 mod packed_file;
 mod pool;
+mod rope_store;
 mod sample;
 mod simd;
 mod storage;
@@ -34,6 +35,7 @@ pub use isa::Isa;
 pub use packed_file::{PackedCache, PackedStatus};
 pub use pool::available_threads;
 
+use self::element::Element;
 use self::int8::PackedInt8;
 use self::kv::Cache;
 use self::pack::Packed;
@@ -109,8 +111,8 @@ struct Scratch {
     logit_rows_bf16: Aligned<bf16>,
     logit_row_codes: Aligned<u8>,
     logit_row_scales: Aligned<f32>,
-    /// First task of each sequence, and the number of tasks.
-    sequence_tasks: Vec<usize>,
+    /// How the step's attention is cut.
+    schedule: attention::Schedule,
     samplers: Vec<Mutex<Sampler>>,
     /// One for each logit row.
     samples: Vec<Mutex<Sampled>>,
@@ -150,7 +152,7 @@ impl CpuBackend {
             bufs: Vec::new(),
             cache: None,
             scratch: Scratch {
-                sequence_tasks: Vec::with_capacity(rows + 1),
+                schedule: attention::Schedule::with_rows(rows),
                 samples: (0..rows).map(|_| Mutex::default()).collect(),
                 sample_runs: Vec::with_capacity(rows + 1),
                 ..Scratch::default()
@@ -182,8 +184,10 @@ impl CpuBackend {
             + scratch.logit_rows_bf16.bytes()
             + scratch.logit_row_codes.bytes()
             + scratch.logit_row_scales.bytes()
-            + (scratch.sequence_tasks.capacity() + scratch.sample_runs.capacity())
-                * size_of::<usize>()
+            + scratch.schedule.bytes()
+            + attention_bytes(&scratch.attention_f32)
+            + attention_bytes(&scratch.attention_bf16)
+            + scratch.sample_runs.capacity() * size_of::<usize>()
             + scratch
                 .samplers
                 .iter()
@@ -223,6 +227,11 @@ fn unsupported(what: impl Into<String>) -> BackendError {
         backend: "cpu",
         what: what.into(),
     }
+}
+
+/// Returns the bytes of the attention's working memory.
+fn attention_bytes<E: Element>(scratch: &[Mutex<attention::Scratch<E>>]) -> usize {
+    scratch.iter().map(|scratch| lock(scratch).bytes()).sum()
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -268,6 +277,7 @@ impl Backend for CpuBackend {
 
     fn begin(&mut self, inputs: &StepInputs) {
         self.state.begin(inputs);
+        self.scratch.schedule.clear();
     }
 
     fn graph(&mut self, _key: GraphKey, forward: &mut dyn FnMut(&mut Self)) {

@@ -251,4 +251,38 @@ impl Simd for Avx2 {
             _mm_storel_epi64(out.as_mut_ptr().cast(), _mm_packus_epi16(words, words));
         }
     }
+
+    // For attention.
+
+    #[inline(always)]
+    fn max(self, a: Self::V, b: Self::V) -> Self::V {
+        // SAFETY: the token proves the instruction set.
+        unsafe { _mm256_max_ps(a, b) }
+    }
+
+    #[inline(always)]
+    fn round(self, v: Self::V) -> Self::V {
+        // SAFETY: the token proves the instruction set.
+        unsafe { _mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(v) }
+    }
+
+    #[inline(always)]
+    fn scale(self, v: Self::V, n: Self::V) -> Self::V {
+        // SAFETY: the token proves the instruction set.
+        let scaled = unsafe {
+            let shifted = _mm256_slli_epi32::<23>(_mm256_cvtps_epi32(n));
+            _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(v), shifted))
+        };
+        self.select_less(n, self.splat(-126.0), self.splat(0.0), scaled)
+    }
+
+    #[inline(always)]
+    fn greatest(self, v: Self::V) -> f32 {
+        // SAFETY: the token proves the instruction set.
+        unsafe {
+            let half = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
+            let pair = _mm_max_ps(half, _mm_movehl_ps(half, half));
+            _mm_cvtss_f32(_mm_max_ss(pair, _mm_movehdup_ps(pair)))
+        }
+    }
 }

@@ -72,6 +72,11 @@ impl<const VNNI: bool, const BF16: bool> Simd for Avx512<VNNI, BF16> {
         let out = &mut out[..LANES];
         // SAFETY: the token proves the instruction set, and the slice its length; bf16 is two plain bytes.
         unsafe {
+            if BF16 {
+                let packed: __m256i = std::mem::transmute(_mm512_cvtneps_pbh(v));
+                _mm256_storeu_si256(out.as_mut_ptr().cast(), packed);
+                return;
+            }
             let bits = _mm512_castps_si512(v);
             let odd = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
             let rounded = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
@@ -273,6 +278,40 @@ impl<const VNNI: bool, const BF16: bool> Simd for Avx512<VNNI, BF16> {
         unsafe {
             let codes = _mm512_add_epi32(_mm512_cvtps_epi32(v), _mm512_set1_epi32(128));
             _mm_storeu_si128(out.as_mut_ptr().cast(), _mm512_cvtepi32_epi8(codes));
+        }
+    }
+
+    // For attention.
+
+    #[inline(always)]
+    fn max(self, a: Self::V, b: Self::V) -> Self::V {
+        // SAFETY: the token proves the instruction set.
+        unsafe { _mm512_max_ps(a, b) }
+    }
+
+    #[inline(always)]
+    fn round(self, v: Self::V) -> Self::V {
+        // SAFETY: the token proves the instruction set.
+        unsafe { _mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(v) }
+    }
+
+    #[inline(always)]
+    fn scale(self, v: Self::V, n: Self::V) -> Self::V {
+        // SAFETY: the token proves the instruction set.
+        unsafe { _mm512_scalef_ps(v, n) }
+    }
+
+    #[inline(always)]
+    fn greatest(self, v: Self::V) -> f32 {
+        // SAFETY: the token proves the instruction set.
+        unsafe {
+            let half = _mm256_max_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps::<1>(v));
+            let quarter = _mm_max_ps(
+                _mm256_castps256_ps128(half),
+                _mm256_extractf128_ps::<1>(half),
+            );
+            let pair = _mm_max_ps(quarter, _mm_movehl_ps(quarter, quarter));
+            _mm_cvtss_f32(_mm_max_ss(pair, _mm_movehdup_ps(pair)))
         }
     }
 }

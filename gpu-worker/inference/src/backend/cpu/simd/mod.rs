@@ -93,6 +93,33 @@ pub(super) trait Simd: Copy {
     /// Rounds values of at most 127.5 in magnitude to integers, ties to even, adds 128, and writes the first
     /// values of `out`. What it writes for others is not specified.
     fn store_codes(self, v: Self::V, out: &mut [u8]);
+
+    // For attention.
+
+    /// Returns the greater, `b` where either is NaN.
+    fn max(self, a: Self::V, b: Self::V) -> Self::V;
+    /// Returns the nearest whole number of values below 2^22, ties to even.
+    fn round(self, v: Self::V) -> Self::V;
+    /// Returns `v * 2^n` for whole `n` of up to 127; below -126, 0 or what is left of the number.
+    fn scale(self, v: Self::V, n: Self::V) -> Self::V;
+    /// Returns the greatest of all lanes; any of them where one is NaN.
+    fn greatest(self, v: Self::V) -> f32;
+}
+
+/// Asks for the cache lines of `x`, for a read that comes soon.
+#[inline(always)]
+pub(super) fn prefetch<T>(x: &[T]) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        let first = x.as_ptr().cast::<i8>();
+        for offset in (0..size_of_val(x)).step_by(64) {
+            // SAFETY: the address lies inside the slice, and a prefetch only hints.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(first.add(offset)) };
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = x;
 }
 
 /// Returns whether the machine has AVX2 and FMA.

@@ -3,6 +3,7 @@
 use half::bf16;
 
 use super::Simd;
+use crate::backend::exp::ROUND;
 
 const LANES: usize = 8;
 
@@ -190,5 +191,33 @@ impl Simd for Portable {
         for (out, x) in out[..LANES].iter_mut().zip(v) {
             *out = (x.round_ties_even() as i32 + 128) as u8;
         }
+    }
+
+    // For attention.
+
+    #[inline(always)]
+    fn max(self, a: Self::V, b: Self::V) -> Self::V {
+        lanes!(|i| if a[i] > b[i] { a[i] } else { b[i] })
+    }
+
+    #[inline(always)]
+    fn round(self, v: Self::V) -> Self::V {
+        // Not `round_ties_even`: without the instruction it is a library call.
+        lanes!(|i| (v[i] + ROUND) - ROUND)
+    }
+
+    #[inline(always)]
+    fn scale(self, v: Self::V, n: Self::V) -> Self::V {
+        let scaled = lanes!(|i| f32::from_bits(
+            v[i].to_bits().wrapping_add((n[i] as i32).cast_unsigned() << 23)
+        ));
+        self.select_less(n, [-126.0; LANES], [0.0; LANES], scaled)
+    }
+
+    #[inline(always)]
+    fn greatest(self, v: Self::V) -> f32 {
+        let half = lanes!(|i| if v[i] > v[i ^ 4] { v[i] } else { v[i ^ 4] });
+        let quarter = lanes!(|i| if half[i] > half[i ^ 2] { half[i] } else { half[i ^ 2] });
+        if quarter[0] > quarter[1] { quarter[0] } else { quarter[1] }
     }
 }
