@@ -14,6 +14,7 @@ mod isa;
 mod kv;
 mod linear;
 mod load;
+mod mapped;
 mod math;
 mod norm;
 mod pack;
