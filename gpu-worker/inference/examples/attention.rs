@@ -30,8 +30,8 @@ const COLS: usize = HEADS.q_heads * HEADS.dk + HEADS.kv_heads * (HEADS.dk + HEAD
 const LAYERS: usize = 4;
 
 fn main() -> Result<(), BackendError> {
-    let peak = register_peak();
-    println!("registers: {peak:.0} GFLOP/s a thread");
+    let (peak, products) = register_peak();
+    println!("registers: {peak:.0} GFLOP/s a thread, {products}");
     let mut bench = Bench::new()?;
     let chunks: Vec<(f64, f64)> = (0..1000)
         .step_by(ROWS)
@@ -42,21 +42,37 @@ fn main() -> Result<(), BackendError> {
         })
         .collect();
     let total = |part: fn(&(f64, f64)) -> f64| chunks.iter().map(part).sum::<f64>();
-    report("prefill of 1,000 in chunks of 256", peak, total(|c| c.0), total(|c| c.1));
+    report(
+        "prefill of 1,000 in chunks of 256",
+        peak,
+        total(|c| c.0),
+        total(|c| c.1),
+    );
     for context in [100, 300, 1000] {
         let sequences: Vec<_> = (0..64).map(|i| (context - 1, 1, i * 64)).collect();
-        let (flop, seconds) = { let step = bench.step(&sequences, 0); bench.time(&step) };
+        let (flop, seconds) = {
+            let step = bench.step(&sequences, 0);
+            bench.time(&step)
+        };
         report(&format!("decode of 64 at {context}"), peak, flop, seconds);
     }
     let sequences: Vec<_> = (0..64).map(|i| (640 + i % 7, 1, i * 64)).collect();
     for shared in [0, 600] {
         let step = bench.step(&sequences, shared / PAGE);
         let (flop, seconds) = bench.time(&step);
-        report(&format!("decode of 64 at 640, {shared} tokens read together"), peak, flop, seconds);
+        report(
+            &format!("decode of 64 at 640, {shared} tokens read together"),
+            peak,
+            flop,
+            seconds,
+        );
     }
     let step = bench.step(&[(0, ROWS, 0)], 0);
     let seconds = bench.time_rope_store(&step);
-    println!("rope and store: {:.2} us a row", seconds / ROWS as f64 * 1e6);
+    println!(
+        "rope and store: {:.2} us a row",
+        seconds / ROWS as f64 * 1e6
+    );
     Ok(())
 }
 
@@ -130,7 +146,14 @@ impl Bench {
             dv: HEADS.dv,
         };
         let dtype = KvType::Bf16;
-        backend.kv(&KvSpec { groups, layout, dtype }, &[PAGES])?;
+        backend.kv(
+            &KvSpec {
+                groups,
+                layout,
+                dtype,
+            },
+            &[PAGES],
+        )?;
         backend.slots(64, 1024)?;
         let rope = backend.rope_table(&RopeSpec {
             style: RopeStyle::Neox,
@@ -145,7 +168,13 @@ impl Bench {
             positions: None,
             token_types: None,
         };
-        let mut bench = Self { backend, embed, qkv, out, rope };
+        let mut bench = Self {
+            backend,
+            embed,
+            qkv,
+            out,
+            rope,
+        };
         for first in (0..PAGES * PAGE).step_by(ROWS) {
             let mut step = bench.step(&[(0, ROWS, 0)], 0);
             step.page_tables[0].write_slots = (first as u32..(first + ROWS) as u32).collect();
@@ -172,12 +201,15 @@ impl Bench {
                 kv_len: kv_len as u32,
             });
             let first = inputs.tokens.len();
-            inputs.tokens.extend((first..first + rows).map(|row| (row % ROWS) as u32));
+            inputs
+                .tokens
+                .extend((first..first + rows).map(|row| (row % ROWS) as u32));
             inputs.positions.extend(start as u32..kv_len as u32);
             let pages: Vec<u32> = (0..kv_len.div_ceil(PAGE))
                 .map(|page| (page + if page < shared { 0 } else { first_page }) as u32)
                 .collect();
-            let slot = |position: usize| pages[position / PAGE] * PAGE as u32 + (position % PAGE) as u32;
+            let slot =
+                |position: usize| pages[position / PAGE] * PAGE as u32 + (position % PAGE) as u32;
             table.write_slots.extend((start..kv_len).map(slot));
             table.pages.extend(pages);
             table.starts.push(table.pages.len() as u32);
@@ -256,37 +288,68 @@ fn seconds_of(mut work: impl FnMut(usize)) -> f64 {
 /// Returns the seconds that this thread has run for: the wall clock counts other processes too.
 fn cpu_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
-    let nanos = stat.split(' ').next().and_then(|nanos| nanos.parse::<f64>().ok());
+    let nanos = stat
+        .split(' ')
+        .next()
+        .and_then(|nanos| nanos.parse::<f64>().ok());
     nanos.expect("Linux tells how long a thread has run") * 1e-9
 }
 
-/// Returns the GFLOP/s of bf16 products whose operands stay in registers; 0 where there are none.
-fn register_peak() -> f64 {
+/// Returns the GFLOP/s of products whose operands stay in registers, and what they are.
+fn register_peak() -> (f64, &'static str) {
     #[cfg(target_arch = "x86_64")]
-    if std::arch::is_x86_feature_detected!("avx512bf16") {
-        const TURNS: usize = 100_000;
+    {
+        use std::arch::is_x86_feature_detected;
         #[expect(unsafe_code, reason = "code for an instruction set")]
-        // SAFETY: the machine has it.
-        let seconds = seconds_of(|_| unsafe { products(TURNS) });
-        return (TURNS * 12 * 64) as f64 / seconds * 1e-9;
-    }
-    0.0
-}
-
-/// `turns` times twelve products of 16 pairs, which do not wait for each other.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512bf16")]
-fn products(turns: usize) {
-    use std::arch::x86_64::{_mm512_dpbf16_ps, _mm512_setzero_ps, _mm512_setzero_si512, __m512bh, __m512i};
-    #[expect(unsafe_code, reason = "one type of 512 bits for another")]
-    // SAFETY: both are 512 bits of any content.
-    let operand = unsafe { std::mem::transmute::<__m512i, __m512bh>(_mm512_setzero_si512()) };
-    let operand = std::hint::black_box(operand);
-    let mut sums = [_mm512_setzero_ps(); 12];
-    for _ in 0..turns {
-        for sum in &mut sums {
-            *sum = _mm512_dpbf16_ps(*sum, operand, operand);
+        let peak = |turn_flop: usize, turns: unsafe fn()| {
+            // SAFETY: called with code for an instruction set that the machine has.
+            turn_flop as f64 / seconds_of(|_| unsafe { turns() }) * 1e-9
+        };
+        if is_x86_feature_detected!("avx512bf16") {
+            return (
+                peak(TURNS * 12 * 64, peak::bf16),
+                "bf16 products of 512 bits",
+            );
+        }
+        if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
+            return (peak(TURNS * 12 * 16, peak::f32), "f32 products of 256 bits");
         }
     }
-    std::hint::black_box(sums);
+    (f64::NAN, "an unknown instruction set")
+}
+
+const TURNS: usize = 100_000;
+
+/// Loops of [`TURNS`] turns with twelve products that do not wait for each other.
+#[cfg(target_arch = "x86_64")]
+mod peak {
+    use std::arch::x86_64::*;
+    use std::hint::black_box;
+
+    #[target_feature(enable = "avx512f,avx512bf16")]
+    pub(super) fn bf16() {
+        #[expect(unsafe_code, reason = "one type of 512 bits for another")]
+        // SAFETY: both are 512 bits of any content.
+        let zero = unsafe { std::mem::transmute::<__m512i, __m512bh>(_mm512_setzero_si512()) };
+        let operand = black_box(zero);
+        let mut sums = [_mm512_setzero_ps(); 12];
+        for _ in 0..super::TURNS {
+            for sum in &mut sums {
+                *sum = _mm512_dpbf16_ps(*sum, operand, operand);
+            }
+        }
+        black_box(sums);
+    }
+
+    #[target_feature(enable = "avx2,fma")]
+    pub(super) fn f32() {
+        let operand = black_box(_mm256_setzero_ps());
+        let mut sums = [_mm256_setzero_ps(); 12];
+        for _ in 0..super::TURNS {
+            for sum in &mut sums {
+                *sum = _mm256_fmadd_ps(operand, operand, *sum);
+            }
+        }
+        black_box(sums);
+    }
 }

@@ -7,6 +7,7 @@
 #![expect(unsafe_code, reason = "tasks write disjoint columns of the output")]
 
 mod pairs;
+mod products;
 mod schedule;
 #[cfg(test)]
 mod tests;
@@ -32,6 +33,9 @@ const BLOCK_PAGES: usize = 4;
 
 /// Tokens of a block.
 const BLOCK: usize = BLOCK_PAGES * HOST_PAGE_TOKENS;
+
+/// Asking for the next block early pays for up to this many pairs: decodes.
+const PAIRS_AHEAD: usize = 12;
 
 /// Working memory of one thread.
 #[derive(Debug)]
@@ -109,26 +113,32 @@ impl<E: Element> Kernel for Task<'_, E> {
             sequence: self.assignment.parts[0].sequence,
             blocks: 0..self.assignment.common,
         };
-        let mut parts = 0;
-        loop {
-            let Walk { pairs, sequence, blocks } = walk;
+        let mut next = self.own_walk(0, 0);
+        for part in 1.. {
             // Later pairs of a sequence see later positions: those that see a block are neighbours.
-            let (mut first, mut end) = (pairs.start, pairs.start);
-            for block in blocks {
-                let block = self.block(sequence, block);
+            let (mut first, mut end) = (walk.pairs.start, walk.pairs.start);
+            for index in walk.blocks.clone() {
+                let block = self.block(walk.sequence, index);
                 while self.pairs.seen[first].1 <= block.start {
                     first += 1;
                 }
-                while end < pairs.end && self.pairs.seen[end].0 < block.start + BLOCK {
+                while end < walk.pairs.end && self.pairs.seen[end].0 < block.start + BLOCK {
                     end += 1;
                 }
-                self.pairs.add(s, first..end, &block, softcap);
+                let ahead = match &next {
+                    // Many pairs take so long that the memory's delay is nothing beside.
+                    _ if end - first > PAIRS_AHEAD => Block::EMPTY,
+                    _ if index + 1 < walk.blocks.end => self.block(walk.sequence, index + 1),
+                    Some(next) => self.block(next.sequence, next.blocks.start),
+                    None => Block::EMPTY,
+                };
+                self.pairs.add(s, first..end, &block, &ahead, softcap);
             }
-            if parts == self.assignment.parts.len() {
+            let Some(own) = next else {
                 break;
-            }
-            walk = self.own_walk(parts, if parts == 0 { 0 } else { pairs.end });
-            parts += 1;
+            };
+            next = self.own_walk(part, own.pairs.end);
+            walk = own;
         }
         self.finish(s);
     }
@@ -138,7 +148,9 @@ impl<'a, E: Element> Task<'a, E> {
     /// Loads the queries; returns the number of pairs.
     #[inline(always)]
     fn start<S: Simd>(&mut self, s: S) -> usize {
-        let Operands { op, qkv, sequences, .. } = self.operands;
+        let Operands {
+            op, qkv, sequences, ..
+        } = self.operands;
         let mut pair = 0;
         for part in self.assignment.parts {
             let sequence = &sequences[part.sequence];
@@ -149,7 +161,8 @@ impl<'a, E: Element> Task<'a, E> {
                 let values = qkv.row(sequence.q_start as usize + row);
                 for head in self.assignment.heads.clone() {
                     let query = &values[head * op.heads.dk..][..op.heads.dk];
-                    self.pairs.start(s, pair, query, op.scale * LOG2_E, seen.clone());
+                    self.pairs
+                        .start(s, pair, query, op.scale * LOG2_E, seen.clone());
                     pair += 1;
                 }
             }
@@ -157,30 +170,35 @@ impl<'a, E: Element> Task<'a, E> {
         pair
     }
 
-    /// Returns the walk of a part, whose first pair is `first`, over what its sequence has for itself.
+    /// Returns the walk of a part, whose first pair is `first`, over what its sequence has for itself; none
+    /// after the last part.
     #[inline(always)]
-    fn own_walk(&self, part: usize, first: usize) -> Walk {
-        let part = &self.assignment.parts[part];
+    fn own_walk(&self, part: usize, first: usize) -> Option<Walk> {
+        let part = self.assignment.parts.get(part)?;
         let pairs = first..first + part.rows().len() * self.assignment.heads.len();
         let seen = &self.pairs.seen[pairs.clone()];
         let blocks = seen[0].0 / BLOCK..seen[seen.len() - 1].1.div_ceil(BLOCK);
-        Walk {
+        Some(Walk {
             pairs,
             sequence: part.sequence,
             blocks: blocks.start.max(self.assignment.common)..blocks.end,
-        }
+        })
     }
 
     /// Returns the blocks of keys and values of the tokens `64 * block..` of a sequence.
     #[inline(always)]
     fn block(&self, sequence: usize, block: usize) -> Block<'a, E> {
-        let Operands { table, layer, shape, .. } = self.operands;
+        let Operands {
+            table,
+            layer,
+            shape,
+            ..
+        } = self.operands;
         let pages = table.starts[sequence] as usize..table.starts[sequence + 1] as usize;
         let pages = &table.pages[pages][block * BLOCK_PAGES..];
         let mut found = Block {
             start: block * BLOCK,
-            keys: [&[]; BLOCK_PAGES],
-            values: [&[]; BLOCK_PAGES],
+            ..Block::EMPTY
         };
         for (i, &page) in pages.iter().take(BLOCK_PAGES).enumerate() {
             let at = (page as usize * shape.heads + self.assignment.kv_head) * shape.len();
@@ -193,7 +211,12 @@ impl<'a, E: Element> Task<'a, E> {
     /// Divides by the sums of weights, and writes the pairs to the output.
     #[inline(always)]
     fn finish<S: Simd>(&mut self, s: S) {
-        let Operands { op, sequences, shape, .. } = self.operands;
+        let Operands {
+            op,
+            sequences,
+            shape,
+            ..
+        } = self.operands;
         let dv = op.heads.dv;
         let mut pair = 0;
         for part in self.assignment.parts {

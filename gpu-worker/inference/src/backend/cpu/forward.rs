@@ -10,8 +10,8 @@ use super::kv::{Cache, Pages};
 use super::linear::{self, Factors, FloatFactors, Product};
 use super::norm::{NormRow, RowOut};
 use super::pack::Packed;
-use super::storage::{Aligned, Buffer, OutputValues, Plane, Shared};
 use super::rope_store::{self, StoreRows};
+use super::storage::{Aligned, Buffer, OutputValues, Plane, Shared};
 use super::{CpuBackend, Stored, attention, lock};
 use crate::backend::scalar::{attend_step_rows, pool_rows};
 use crate::backend::{Attend, Embed, KvFrom, Linear, Norm, Pool, RopeStore, Rows, Weight};
@@ -268,7 +268,13 @@ impl CpuBackend {
         };
         let schedule = &self.scratch.schedule;
         self.pool.run(schedule.tasks(), &|worker, task| {
-            attention::run(self.isa, operands, schedule, task, &mut lock(&scratch[worker]));
+            attention::run(
+                self.isa,
+                operands,
+                schedule,
+                task,
+                &mut lock(&scratch[worker]),
+            );
         });
     }
 

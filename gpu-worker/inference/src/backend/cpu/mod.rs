@@ -15,6 +15,7 @@ mod isa;
 mod kv;
 mod linear;
 mod load;
+mod mapped;
 mod math;
 mod norm;
 mod pack;

@@ -104,15 +104,19 @@ impl<E: Element> Target<'_, E> {
         let slot = self.slots[row] as usize;
         let (page, token) = (slot / HOST_PAGE_TOKENS, slot % HOST_PAGE_TOKENS);
         let (dk, dv) = (keys.len() / shape.heads, values.len() / shape.heads);
-        // The tokens of a lane of values that the sequence does not have after this step: the row is its last,
-        // so nobody writes them in this step, and attention reads whole lanes.
-        let last = self.slots.get(row + 1).is_none_or(|&next| next as usize != slot + 1);
+        // Attention reads whole lanes of values. Behind its last token a sequence has nothing: the rest of that
+        // lane is zeroed here, since no other row of the step writes it (the next slot of the same page can only
+        // be the next row's).
+        let last = self
+            .slots
+            .get(row + 1)
+            .is_none_or(|&next| next as usize != slot + 1);
         let lane_tokens = if last { E::PACK - token % E::PACK } else { 1 };
+        let mut rounded = [E::default(); PIECE];
         for head in 0..shape.heads {
             let block = (page * shape.heads + head) * shape.len();
             let key = &keys[head * dk..][..dk];
             let value = &values[head * dv..][..dv];
-            let mut rounded = [E::default(); PIECE];
             for (piece, key) in key.chunks(PIECE).enumerate() {
                 write_values(s, key, &mut rounded[..key.len()]);
                 // A last lane that is half full has zero in the other half, as in the queries.

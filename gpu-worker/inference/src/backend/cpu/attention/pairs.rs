@@ -5,34 +5,23 @@
 //!
 //! The bits of a pair are a function of its query and of what it sees: hidden tokens weigh exactly 0, pages
 //! that a tile leaves out would have, and each lane has its own sum in ascending order whatever `M` is.
-#![expect(unsafe_code, reason = "unchecked loads in the inner loops")]
 
 use std::ops::Range;
 
+use super::products::{LANES_MAX, Row, TILE, Weights, accumulate, score};
 use super::schedule::PAIRS;
 use super::{BLOCK, BLOCK_PAGES};
 use crate::backend::BackendError;
 use crate::backend::cpu::element::Element;
 use crate::backend::cpu::kv::BlockShape;
 use crate::backend::cpu::math;
-use crate::backend::cpu::simd::Simd;
+use crate::backend::cpu::simd::{Simd, prefetch};
 use crate::backend::cpu::storage::Aligned;
 use crate::backend::state::HOST_PAGE_TOKENS;
 
 /// The score of a hidden token, and the greatest score before the first block: so low that its weight is
 /// exactly 0 beside any score of a number, and not so low that a difference of two is no number.
 const HIDDEN: f32 = -1e30;
-
-/// Lanes of the widest vector.
-const LANES_MAX: usize = 16;
-
-/// Pairs of the tallest tile: with four vectors each, their sums fill 24 of 32 registers.
-const TILE: usize = 6;
-
-/// One value for each token of a block, on cache lines.
-#[derive(Debug, Clone, Copy)]
-#[repr(align(64))]
-struct Row<T>([T; BLOCK]);
 
 /// The offsets of a block's tokens.
 static OFFSETS: Row<f32> = {
@@ -54,6 +43,15 @@ pub(super) struct Block<'a, E> {
     pub(super) keys: [&'a [E]; BLOCK_PAGES],
     /// Value blocks, `[16 / PACK][dv][PACK]` each.
     pub(super) values: [&'a [E]; BLOCK_PAGES],
+}
+
+impl<E> Block<'_, E> {
+    /// No tokens.
+    pub(super) const EMPTY: Self = Self {
+        start: 0,
+        keys: [&[]; BLOCK_PAGES],
+        values: [&[]; BLOCK_PAGES],
+    };
 }
 
 /// The running state of up to [`PAIRS`] pairs.
@@ -134,19 +132,26 @@ impl<E: Element> Pairs<E> {
         s.sum(s.load(&self.totals[pair * LANES_MAX..]))
     }
 
-    /// Adds a block to the pairs `pairs`, each of which sees some of its tokens. `softcap` is in powers of two.
+    /// Adds a block to the pairs `pairs`, each of which sees some of its tokens, and asks for the block `ahead`
+    /// while it computes. `softcap` is in powers of two.
     #[inline(always)]
     pub(super) fn add<S: Simd>(
         &mut self,
         s: S,
         pairs: Range<usize>,
         block: &Block<'_, E>,
+        ahead: &Block<'_, E>,
         softcap: Option<f32>,
     ) {
         let mut pair = pairs.start;
         while pair < pairs.end {
             let height = tile_height::<S>(pairs.end - pair);
-            self.add_to_tile(s, pair..pair + height, block, softcap);
+            let ahead = if pair == pairs.start {
+                ahead
+            } else {
+                &Block::EMPTY
+            };
+            self.add_to_tile(s, pair..pair + height, block, ahead, softcap);
             pair += height;
         }
     }
@@ -157,6 +162,7 @@ impl<E: Element> Pairs<E> {
         s: S,
         tile: Range<usize>,
         block: &Block<'_, E>,
+        ahead: &Block<'_, E>,
         softcap: Option<f32>,
     ) {
         let (mut first, mut end) = self.seen[tile.start];
@@ -171,6 +177,8 @@ impl<E: Element> Pairs<E> {
         let pages = first_page..first_page + tokens.div_ceil(HOST_PAGE_TOKENS);
         let queries = &self.queries[tile.start * self.shape.dk..tile.end * self.shape.dk];
         let (keys, values) = (&block.keys[pages.clone()], &block.values[pages]);
+        // In two halves, so that the queue of misses has time to empty.
+        ahead.keys.into_iter().for_each(prefetch);
         match tile.len() {
             6 if S::ROWS >= 12 => score::<S, E, 6>(s, queries, keys, &mut self.scores),
             4 if S::ROWS >= 4 => score::<S, E, 4>(s, queries, keys, &mut self.scores),
@@ -188,6 +196,7 @@ impl<E: Element> Pairs<E> {
             units: tokens.div_ceil(E::PACK),
             shrink: &self.shrink,
         };
+        ahead.values.into_iter().for_each(prefetch);
         match tile.len() {
             6 if S::ROWS >= 12 => accumulate::<S, E, 6>(s, sums, values, weights),
             4 if S::ROWS >= 4 => accumulate::<S, E, 4>(s, sums, values, weights),
@@ -267,74 +276,6 @@ fn tile_height<S: Simd>(left: usize) -> usize {
     }
 }
 
-/// Writes the scores of `M` queries with the keys of some pages.
-#[inline(always)]
-fn score<S: Simd, E: Element, const M: usize>(
-    s: S,
-    queries: &[E],
-    keys: &[&[E]],
-    scores: &mut [Row<f32>; TILE],
-) {
-    if S::LANES == HOST_PAGE_TOKENS {
-        match *keys {
-            [a, b, c, d] => dots::<S, E, M, 4>(s, queries, [a, b, c, d], 0, scores),
-            // The page that is there twice makes scores that nobody reads.
-            [a, b, c] => dots::<S, E, M, 4>(s, queries, [a, b, c, c], 0, scores),
-            [a, b] => dots::<S, E, M, 2>(s, queries, [a, b], 0, scores),
-            [a] => dots::<S, E, M, 2>(s, queries, [a, a], 0, scores),
-            _ => unreachable!("a block has up to four pages, and a pair sees some of it"),
-        }
-    } else {
-        for (page, keys) in keys.iter().enumerate() {
-            let halves = [keys, &keys[S::LANES * E::PACK..]];
-            dots::<S, E, M, 2>(s, queries, halves, page * HOST_PAGE_TOKENS, scores);
-        }
-    }
-}
-
-/// Writes the scores of `M` queries with `N` vectors of keys to the columns `column..` of `scores`.
-/// Each panel begins with a vector's first token.
-#[inline(always)]
-fn dots<S: Simd, E: Element, const M: usize, const N: usize>(
-    s: S,
-    queries: &[E],
-    panels: [&[E]; N],
-    column: usize,
-    scores: &mut [Row<f32>; TILE],
-) {
-    let line = HOST_PAGE_TOKENS * E::PACK;
-    let dk = queries.len() / M;
-    let units = dk / E::PACK;
-    for panel in panels {
-        assert!(
-            panel.len() + line >= units * line + S::LANES * E::PACK,
-            "a key block has as many lanes as a query"
-        );
-    }
-    let mut sums = [[s.splat(0.0); N]; M];
-    for unit in 0..units {
-        let mut keys = [E::load(s, panels[0]); N];
-        for (key, panel) in keys.iter_mut().zip(panels) {
-            let at = unit * line;
-            // SAFETY: `unit < units`, and the panel's length was asserted.
-            *key = E::load(s, unsafe { panel.get_unchecked(at..at + S::LANES * E::PACK) });
-        }
-        for (r, sums) in sums.iter_mut().enumerate() {
-            let at = r * dk + unit * E::PACK;
-            // SAFETY: `r < M` and `unit < units`: inside `queries`.
-            let query = E::splat(s, unsafe { queries.get_unchecked(at..at + E::PACK) });
-            for (sum, &key) in sums.iter_mut().zip(&keys) {
-                *sum = E::dot(s, *sum, key, query);
-            }
-        }
-    }
-    for (Row(scores), sums) in scores.iter_mut().zip(sums) {
-        for (n, sum) in sums.into_iter().enumerate() {
-            s.store(sum, &mut scores[column + n * S::LANES..]);
-        }
-    }
-}
-
 /// Hides the scores before token `first` and from token `end` on.
 #[inline(always)]
 fn hide<S: Simd>(s: S, scores: &mut [f32], first: f32, end: f32) {
@@ -346,92 +287,5 @@ fn hide<S: Simd>(s: S, scores: &mut [f32], first: f32, end: f32) {
         let score = s.select_less(token, s.splat(first), hidden, score);
         s.store(score, &mut scores[at..]);
         at += S::LANES;
-    }
-}
-
-/// The weights of a tile.
-#[derive(Clone, Copy)]
-struct Weights<'a, E> {
-    /// `[M, tokens]`.
-    rows: &'a [Row<E>; TILE],
-    /// Lanes of tokens.
-    units: usize,
-    /// What the sums so far shrink by: `[M]`.
-    shrink: &'a [f32; LANES_MAX],
-}
-
-/// `sums = sums * shrink + weights * values` for the `M` rows of `sums`.
-#[inline(always)]
-fn accumulate<S: Simd, E: Element, const M: usize>(
-    s: S,
-    sums: &mut [f32],
-    values: &[&[E]],
-    weights: Weights<'_, E>,
-) {
-    let dv = sums.len() / M;
-    let mut column = 0;
-    if S::LANES == LANES_MAX {
-        while column + 4 * S::LANES <= dv {
-            columns::<S, E, M, 4>(s, sums, column, values, weights);
-            column += 4 * S::LANES;
-        }
-        while column < dv {
-            columns::<S, E, M, 1>(s, sums, column, values, weights);
-            column += S::LANES;
-        }
-    } else {
-        while column < dv {
-            columns::<S, E, M, 2>(s, sums, column, values, weights);
-            column += 2 * S::LANES;
-        }
-    }
-}
-
-/// [`accumulate`] for the `N` vectors of columns from `column` on.
-#[inline(always)]
-fn columns<S: Simd, E: Element, const M: usize, const N: usize>(
-    s: S,
-    sums: &mut [f32],
-    column: usize,
-    values: &[&[E]],
-    weights: Weights<'_, E>,
-) {
-    let dv = sums.len() / M;
-    let mut acc = [[s.splat(0.0); N]; M];
-    for (r, acc) in acc.iter_mut().enumerate() {
-        for (n, acc) in acc.iter_mut().enumerate() {
-            let sum = s.load(&sums[r * dv + column + n * S::LANES..]);
-            *acc = s.mul(sum, s.splat(weights.shrink[r]));
-        }
-    }
-    let page_units = HOST_PAGE_TOKENS / E::PACK;
-    let width = S::LANES * E::PACK;
-    assert!(values.len() <= BLOCK_PAGES && column + N * S::LANES <= dv);
-    for (page, values) in values.iter().enumerate() {
-        assert!(values.len() >= page_units * dv * E::PACK);
-        let first = page * page_units;
-        for unit in first..weights.units.min(first + page_units) {
-            let lane = ((unit - first) * dv + column) * E::PACK;
-            let mut lanes = [E::load(s, values); N];
-            for (n, lanes) in lanes.iter_mut().enumerate() {
-                let at = lane + n * width;
-                // SAFETY: a unit of the page, and columns below `dv`: inside the block, as asserted.
-                *lanes = E::load(s, unsafe { values.get_unchecked(at..at + width) });
-            }
-            for (r, acc) in acc.iter_mut().enumerate() {
-                let at = unit * E::PACK;
-                // SAFETY: a unit of no more than four pages: inside a row.
-                let weight = unsafe { weights.rows[r].0.get_unchecked(at..at + E::PACK) };
-                let weight = E::splat(s, weight);
-                for (acc, &lanes) in acc.iter_mut().zip(&lanes) {
-                    *acc = E::dot(s, *acc, lanes, weight);
-                }
-            }
-        }
-    }
-    for (r, acc) in acc.into_iter().enumerate() {
-        for (n, acc) in acc.into_iter().enumerate() {
-            s.store(acc, &mut sums[r * dv + column + n * S::LANES..]);
-        }
     }
 }

@@ -41,13 +41,12 @@ struct Member {
 }
 
 fn members() -> impl Strategy<Value = Vec<Member>> {
-    let member = (0..=PREFIX_PAGES, 1..=OWN_PAGES * 16, 1usize..20).prop_map(
-        |(prefix, own, rows)| Member {
+    let member =
+        (0..=PREFIX_PAGES, 1..=OWN_PAGES * 16, 1usize..20).prop_map(|(prefix, own, rows)| Member {
             prefix,
             own,
             rows: rows.min(own),
-        },
-    );
+        });
     prop::collection::vec(member, 1..=MEMBERS)
 }
 
@@ -71,9 +70,13 @@ fn step(members: &[(usize, &Member)], group: &[u32]) -> StepInputs {
             .map(|page| if page < member.prefix { page } else { own_page(page) } as u32)
             .collect();
         for position in len - member.rows..len {
-            inputs.tokens.push(((position * 7 + index * 31) % TOKENS) as u32);
+            inputs
+                .tokens
+                .push(((position * 7 + index * 31) % TOKENS) as u32);
             inputs.positions.push(position as u32);
-            table.write_slots.push(pages[position / 16] * 16 + position as u32 % 16);
+            table
+                .write_slots
+                .push(pages[position / 16] * 16 + position as u32 % 16);
         }
         table.pages.extend(pages);
         table.starts.push(table.pages.len() as u32);
@@ -136,7 +139,11 @@ impl Rig {
             shard: Shard::Whole,
         };
         let table = backend.weight(&desc, &Noise).expect("the weight fits");
-        let mut buf = |cols| backend.buf(ROWS, cols, Role::Residual).expect("the buffer fits");
+        let mut buf = |cols| {
+            backend
+                .buf(ROWS, cols, Role::Residual)
+                .expect("the buffer fits")
+        };
         let (qkv, out) = (buf(COLS), buf(HEADS.q_heads * HEADS.dv));
         let spec = KvSpec {
             groups: vec![KvGroup {
@@ -148,7 +155,11 @@ impl Rig {
                 dk: HEADS.dk,
                 dv: HEADS.dv,
             },
-            dtype: if recipe == Recipe::F32 { KvType::F32 } else { KvType::Bf16 },
+            dtype: if recipe == Recipe::F32 {
+                KvType::F32
+            } else {
+                KvType::Bf16
+            },
         };
         let pages = PREFIX_PAGES + MEMBERS * OWN_PAGES;
         backend.kv(&spec, &[pages]).expect("the cache fits");
@@ -164,8 +175,20 @@ impl Rig {
             attend: attend(qkv, out),
         };
         for first in (0..pages * 16).step_by(16) {
-            let mut fill = step(&[(0, &Member { prefix: 0, own: 16, rows: 16 })], &[]);
-            fill.tokens = (first..first + 16).map(|slot| (slot * 5 % TOKENS) as u32).collect();
+            let mut fill = step(
+                &[(
+                    0,
+                    &Member {
+                        prefix: 0,
+                        own: 16,
+                        rows: 16,
+                    },
+                )],
+                &[],
+            );
+            fill.tokens = (first..first + 16)
+                .map(|slot| (slot * 5 % TOKENS) as u32)
+                .collect();
             fill.page_tables[0].write_slots = (first as u32..first as u32 + 16).collect();
             rig.run(&fill);
         }
@@ -215,7 +238,10 @@ fn check_bits(rigs: &[Mutex<Rig>], members: &[Member], grouped: u16) {
         .collect();
     for rig in rigs {
         let mut rig = lock(rig);
-        let alone: Vec<_> = indexed.iter().flat_map(|&one| rig.run(&step(&[one], &[]))).collect();
+        let alone: Vec<_> = indexed
+            .iter()
+            .flat_map(|&one| rig.run(&step(&[one], &[])))
+            .collect();
         assert!(rig.run(&step(&indexed, &[])) == alone, "side by side");
         assert!(rig.run(&step(&indexed, &group)) == alone, "as a group");
     }

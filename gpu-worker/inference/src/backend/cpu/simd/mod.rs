@@ -106,16 +106,16 @@ pub(super) trait Simd: Copy {
     fn greatest(self, v: Self::V) -> f32;
 }
 
-/// Asks for the cache lines of `x`, for a read that comes soon.
+/// Asks for the cache lines of `x` in the second-level cache, for a read that comes soon.
 #[inline(always)]
 pub(super) fn prefetch<T>(x: &[T]) {
     #[cfg(target_arch = "x86_64")]
     {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
         let first = x.as_ptr().cast::<i8>();
         for offset in (0..size_of_val(x)).step_by(64) {
             // SAFETY: the address lies inside the slice, and a prefetch only hints.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(first.add(offset)) };
+            unsafe { _mm_prefetch::<_MM_HINT_T1>(first.add(offset)) };
         }
     }
     #[cfg(not(target_arch = "x86_64"))]

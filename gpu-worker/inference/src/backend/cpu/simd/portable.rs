@@ -209,7 +209,8 @@ impl Simd for Portable {
     #[inline(always)]
     fn scale(self, v: Self::V, n: Self::V) -> Self::V {
         let scaled = lanes!(|i| f32::from_bits(
-            v[i].to_bits().wrapping_add((n[i] as i32).cast_unsigned() << 23)
+            v[i].to_bits()
+                .wrapping_add((n[i] as i32).cast_unsigned() << 23)
         ));
         self.select_less(n, [-126.0; LANES], [0.0; LANES], scaled)
     }
@@ -217,7 +218,15 @@ impl Simd for Portable {
     #[inline(always)]
     fn greatest(self, v: Self::V) -> f32 {
         let half = lanes!(|i| if v[i] > v[i ^ 4] { v[i] } else { v[i ^ 4] });
-        let quarter = lanes!(|i| if half[i] > half[i ^ 2] { half[i] } else { half[i ^ 2] });
-        if quarter[0] > quarter[1] { quarter[0] } else { quarter[1] }
+        let quarter = lanes!(|i| if half[i] > half[i ^ 2] {
+            half[i]
+        } else {
+            half[i ^ 2]
+        });
+        if quarter[0] > quarter[1] {
+            quarter[0]
+        } else {
+            quarter[1]
+        }
     }
 }
