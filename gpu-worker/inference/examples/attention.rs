@@ -121,6 +121,7 @@ impl Bench {
             max_rows: ROWS,
             recipe: Recipe::Bf16,
             isa: None,
+            packed: None,
         })?;
         let desc = |n, k, used_as| WeightDesc {
             name: "noise".to_owned(),

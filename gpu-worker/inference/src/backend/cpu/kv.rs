@@ -7,7 +7,7 @@
 use half::bf16;
 
 use super::element::Element;
-use super::mapped::Mapped;
+use super::storage::Aligned;
 use crate::backend::state::HOST_PAGE_TOKENS;
 use crate::backend::{BackendError, KvSpec};
 
@@ -81,7 +81,7 @@ pub(super) struct Layer<E> {
     /// Index of its page table.
     pub(super) group: usize,
     /// `[pages, heads, block]`.
-    pub(super) blocks: Mapped<E>,
+    pub(super) blocks: Aligned<E>,
 }
 
 impl<E: Element> Pages<E> {
@@ -100,7 +100,7 @@ impl<E: Element> Pages<E> {
                 let len = pages.saturating_mul(shape.heads * shape.len());
                 layers[layer] = Some(Layer {
                     group,
-                    blocks: Mapped::zeros(len, "KV pool")?,
+                    blocks: Aligned::zeros(len, "KV pool")?,
                 });
             }
         }

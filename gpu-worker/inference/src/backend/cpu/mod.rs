@@ -15,7 +15,6 @@ mod isa;
 mod kv;
 mod linear;
 mod load;
-mod mapped;
 mod math;
 mod norm;
 mod pack;

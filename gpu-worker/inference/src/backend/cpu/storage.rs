@@ -1,15 +1,14 @@
 //! Memory of the backend: aligned vectors, activation planes, and slices that tasks write in parts.
 #![expect(
     unsafe_code,
-    reason = "aligned memory, and tasks of one operation that write disjoint parts of one slice"
+    reason = "bytes of a mapping are numbers, and tasks of one operation write disjoint parts of one slice"
 )]
 
-use std::alloc::Layout;
 use std::marker::PhantomData;
 use std::ops::Range;
-use std::ptr::NonNull;
 
 use half::bf16;
+use memmap2::MmapMut;
 
 use super::element::Element;
 use super::int8::CodedPlane;
@@ -17,100 +16,80 @@ use super::packed_file::Plain;
 use super::simd::Simd;
 use crate::backend::BackendError;
 
-/// A vector of numbers whose first lies on a cache line.
+/// A vector of numbers in memory of its own, whose first lies on a page and so on a cache line.
 ///
-/// The system gives zeros page by page, when a page is first written: a pool that is never full takes no more
-/// memory than what was used of it.
+/// Zeros until written, and what was never written takes no memory: a pool that is never full costs what was
+/// used of it. Huge pages, where the system has them, so that reading in any order misses no translation of
+/// addresses.
 #[derive(Debug)]
 pub(super) struct Aligned<T> {
-    /// What was allocated; none for a vector without numbers.
-    block: Option<Block>,
-    first: NonNull<T>,
+    /// None for a vector without numbers.
+    map: Option<MmapMut>,
     len: usize,
+    number: PhantomData<T>,
 }
-
-#[derive(Debug)]
-struct Block {
-    start: NonNull<u8>,
-    layout: Layout,
-}
-
-impl Drop for Block {
-    fn drop(&mut self) {
-        // SAFETY: it was allocated with this layout.
-        unsafe { std::alloc::dealloc(self.start.as_ptr(), self.layout) };
-    }
-}
-
-const LINE_BYTES: usize = 64;
-
-// SAFETY: it owns its numbers, as a `Vec` does.
-unsafe impl<T: Send> Send for Aligned<T> {}
-// SAFETY: as above; a shared borrow only reads.
-unsafe impl<T: Sync> Sync for Aligned<T> {}
 
 impl<T: Plain> Aligned<T> {
     /// Makes `len` zeros.
     pub(super) fn zeros(len: usize, what: &str) -> Result<Self, BackendError> {
-        let out_of_memory = || BackendError::OutOfMemory {
-            what: what.to_owned(),
-            needed_bytes: len.saturating_mul(size_of::<T>()),
-            // The allocator does not say how much it has.
-            available_bytes: 0,
-        };
         if len == 0 {
             return Ok(Self::default());
         }
-        // Without an alignment of its own: for a greater one, zeros would be written at once.
-        let bytes = len
-            .checked_mul(size_of::<T>())
-            .and_then(|bytes| bytes.checked_add(LINE_BYTES))
-            .ok_or_else(out_of_memory)?;
-        let layout = Layout::array::<u8>(bytes).map_err(|_| out_of_memory())?;
-        // SAFETY: the layout is not empty.
-        let start = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) });
-        let start = start.ok_or_else(out_of_memory)?;
-        let offset = start.as_ptr().align_offset(LINE_BYTES).min(LINE_BYTES);
-        // SAFETY: the block is a line longer than the numbers.
-        let first = unsafe { start.add(offset) }.cast();
+        let bytes = len.saturating_mul(size_of::<T>());
+        let map = MmapMut::map_anon(bytes).map_err(|_| BackendError::OutOfMemory {
+            what: what.to_owned(),
+            needed_bytes: bytes,
+            // The system does not say how much it has.
+            available_bytes: 0,
+        })?;
+        #[cfg(target_os = "linux")]
+        // A hint: a kernel without huge pages refuses it, and small ones are right too.
+        let _ = map.advise(memmap2::Advice::HugePage);
         Ok(Self {
-            block: Some(Block { start, layout }),
-            first,
+            map: Some(map),
             len,
+            number: PhantomData,
         })
     }
 
-    /// Returns the bytes that it holds.
+    /// Returns the bytes that it may come to hold.
     pub(super) fn bytes(&self) -> usize {
-        self.block.as_ref().map_or(0, |block| block.layout.size())
+        self.map.as_ref().map_or(0, |map| map.len())
     }
 }
 
 impl<T> Default for Aligned<T> {
     fn default() -> Self {
         Self {
-            block: None,
-            first: NonNull::dangling(),
+            map: None,
             len: 0,
+            number: PhantomData,
         }
     }
 }
 
-impl<T> std::ops::Deref for Aligned<T> {
+impl<T: Plain> std::ops::Deref for Aligned<T> {
     type Target = [T];
 
     #[inline(always)]
     fn deref(&self) -> &[T] {
-        // SAFETY: `len` numbers lie there, for which zero is valid, and live as long as `self`.
-        unsafe { std::slice::from_raw_parts(self.first.as_ptr(), self.len) }
+        let Some(map) = &self.map else {
+            return &[];
+        };
+        // SAFETY: `len` numbers fit the mapping, which lies on a page; zeros and whatever was written are
+        // numbers.
+        unsafe { std::slice::from_raw_parts(map.as_ptr().cast(), self.len) }
     }
 }
 
-impl<T> std::ops::DerefMut for Aligned<T> {
+impl<T: Plain> std::ops::DerefMut for Aligned<T> {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut [T] {
+        let Some(map) = &mut self.map else {
+            return &mut [];
+        };
         // SAFETY: as for `deref`, and `self` is borrowed alone.
-        unsafe { std::slice::from_raw_parts_mut(self.first.as_ptr(), self.len) }
+        unsafe { std::slice::from_raw_parts_mut(map.as_mut_ptr().cast(), self.len) }
     }
 }
 
