@@ -92,9 +92,12 @@ fn requests(ids: &[u32]) -> Vec<Request> {
         prompt.extend(ids.iter().rev().take(1 + id as usize));
         request(id, prompt, 3 + (id as u32 * 5) % 28)
     });
-    // All with penalties: what was generated before a preemption still counts after it.
+    // All with penalties: what was generated before a preemption still counts after it. They could end by
+    // themselves, and are expected to; none does, so that a small pool is promised to too many.
     let long = [102, 103, 106].map(|id| Request {
-        ignore_eos: true,
+        ignore_eos: false,
+        stop: Vec::new(),
+        stop_tokens: Arc::from([u32::MAX]),
         ..request(id, ids[..(id - 90) as usize].to_vec(), 330)
     });
     let mut requests: Vec<Request> = short.chain(long).collect();

@@ -13,8 +13,8 @@ use inference::model::{ModelConfig, ModelError, OpenedModel};
 use inference::text::{ChatTemplate, Specials, Tokenizer};
 use serde_json::{Map, Value};
 
-use crate::precision::{Measurements, Precision};
 use crate::openai::{LineError, PromptText, capitalised};
+use crate::precision::{Measurements, Precision};
 
 /// Sequences that run at once, unless set: products of fewer rows wait for weights, not for the cores.
 const SEQUENCES_DEFAULT: usize = 128;
@@ -240,7 +240,10 @@ fn load_engine(
         max_rows: step_tokens,
         recipe,
         isa: None,
-        packed: options.cache.as_deref().map(|folder| packed(folder, digest, recipe)),
+        packed: options
+            .cache
+            .as_deref()
+            .map(|folder| packed(folder, digest, recipe)),
     })?;
     let config = EngineConfig {
         max_step_tokens: step_tokens,

@@ -101,7 +101,9 @@ impl Reader {
                 kv_len: index(rows.end),
             }],
             page_tables: vec![PageTable {
-                pages: (0..rows.end.div_ceil(self.page_tokens)).map(index).collect(),
+                pages: (0..rows.end.div_ceil(self.page_tokens))
+                    .map(index)
+                    .collect(),
                 starts: vec![0, index(rows.end.div_ceil(self.page_tokens))],
                 write_slots: rows.clone().map(index).collect(),
             }],
@@ -130,7 +132,9 @@ impl Reader {
             forced: None,
         };
         let samples = SampleInputs {
-            rows: (0..inputs.logit_rows.len()).map(|at| row(index(at))).collect(),
+            rows: (0..inputs.logit_rows.len())
+                .map(|at| row(index(at)))
+                .collect(),
             vocabulary: self.vocabulary,
         };
         self.backend.sample(self.decoder.logits(), &samples);

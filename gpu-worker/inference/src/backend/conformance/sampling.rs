@@ -3,9 +3,9 @@
 use super::step::{Sequence, greedy};
 use super::{MAX_ROWS, Suite, reference};
 use crate::backend::{
-    Backend, BackendError, Buf, Embed, Epilogue, GraphKey, Linear, Norm, NormKind, Recipe, Role, Rows,
-    SampleInputs, SampleParams, SampleRow, Shard, SlotReset, StepInputs, StepOutput, StepSequence,
-    Weight, WeightDesc, WeightSource, WeightUse,
+    Backend, BackendError, Buf, Embed, Epilogue, GraphKey, Linear, Norm, NormKind, Recipe, Role,
+    Rows, SampleInputs, SampleParams, SampleRow, Shard, SlotReset, StepInputs, StepOutput,
+    StepSequence, Weight, WeightDesc, WeightSource, WeightUse,
 };
 use crate::model::ModelError;
 

@@ -104,6 +104,8 @@ struct Walk {
 }
 
 impl<E: Element> Kernel for Task<'_, E> {
+    const HAS_BF16: bool = E::IS_BF16;
+
     #[inline(always)]
     fn run<S: Simd>(mut self, s: S) {
         let count = self.start(s);

@@ -9,6 +9,8 @@ use super::simd::Simd;
 pub(super) trait Element: Plain {
     /// The type's name.
     const NAME: &'static str;
+    /// Whether [`Element::dot`] is a product of bf16.
+    const IS_BF16: bool;
     /// Values in a lane: neighbours along the summed dimension.
     const PACK: usize;
     /// One vector of lanes.
@@ -30,6 +32,7 @@ pub(super) trait Element: Plain {
 
 impl Element for f32 {
     const NAME: &'static str = "f32";
+    const IS_BF16: bool = false;
     const PACK: usize = 1;
     type Lanes<S: Simd> = S::V;
 
@@ -66,6 +69,7 @@ impl Element for f32 {
 
 impl Element for bf16 {
     const NAME: &'static str = "bf16";
+    const IS_BF16: bool = true;
     const PACK: usize = 2;
     type Lanes<S: Simd> = S::P;
 

@@ -144,10 +144,7 @@ impl CpuBackend {
     }
 
     fn multiply<F: Factors>(&self, op: &Linear, factors: F, fits: bool, out: &mut Buffer) {
-        assert!(
-            fits,
-            "a row of the input is as long as a row of the weight"
-        );
+        assert!(fits, "a row of the input is as long as a row of the weight");
         let product = Product {
             factors,
             rows: match op.rows {

@@ -82,8 +82,7 @@ impl PackedInt8 {
     ) -> Result<Self, BackendError> {
         let units = desc.k.div_ceil(QUAD);
         let columns = desc.n.next_multiple_of(PANEL);
-        let names =
-            ["codes", "scales", "offsets"].map(|part| format!("{} int8 {part}", desc.name));
+        let names = ["codes", "scales", "offsets"].map(|part| format!("{} int8 {part}", desc.name));
         let found = (
             file.blob(&names[0], columns * units * QUAD),
             file.blob(&names[1], columns),
@@ -145,8 +144,7 @@ fn pack(pool: &Pool, desc: &WeightDesc, source: &dyn WeightSource) -> Result<Par
         mix(&mut mixed, block);
         for (column, row) in mixed.chunks_exact(desc.k.max(1)).enumerate() {
             // The matrix is symmetric, and its square is `block` times the identity.
-            scales[column] =
-                pack_column(row, column, codes, &mut offsets[column]) / block as f32;
+            scales[column] = pack_column(row, column, codes, &mut offsets[column]) / block as f32;
         }
     })?;
     Ok((codes, scales, offsets))
@@ -154,7 +152,9 @@ fn pack(pool: &Pool, desc: &WeightDesc, source: &dyn WeightSource) -> Result<Par
 
 /// Writes the codes of one column of a panel and its offset, and returns its scale.
 fn pack_column(row: &[f32], column: usize, codes: &mut [i8], offset: &mut i32) -> f32 {
-    let greatest = row.iter().fold(0.0, |greatest: f32, x| greatest.max(x.abs()));
+    let greatest = row
+        .iter()
+        .fold(0.0, |greatest: f32, x| greatest.max(x.abs()));
     if row.iter().any(|x| !x.is_finite()) {
         return f32::NAN;
     }
@@ -215,6 +215,8 @@ pub(super) struct EncodeRow<'a> {
 }
 
 impl Kernel for EncodeRow<'_> {
+    const HAS_BF16: bool = true;
+
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let block = block_of(self.values.len());
@@ -321,6 +323,9 @@ pub(super) struct Int8Factors<'a> {
 }
 
 impl Factors for Int8Factors<'_> {
+    const HAS_INT8: bool = true;
+    const HAS_BF16: bool = false;
+
     fn n(&self) -> usize {
         self.weight.n
     }

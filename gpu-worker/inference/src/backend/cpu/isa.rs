@@ -67,6 +67,12 @@ impl Isa {
 /// `run` and all that it calls must be `#[inline(always)]` and free of closures: only code that ends up
 /// inside [`Isa::run`]'s entry points is compiled with the instruction set.
 pub(super) trait Kernel {
+    /// Whether it has products of 8-bit integers. A kernel that has none is not built for instruction sets that
+    /// differ in these alone.
+    const HAS_INT8: bool = false;
+    /// Whether it has products of bf16, or rounds to it; as [`Kernel::HAS_INT8`].
+    const HAS_BF16: bool = false;
+
     /// Does the work.
     fn run<S: Simd>(self, simd: S);
 }

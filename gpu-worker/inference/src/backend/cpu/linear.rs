@@ -26,19 +26,18 @@ pub(super) type Tile<const M: usize> = [[f32; PANEL]; M];
 
 /// Rows of activations and a packed matrix, in the number types of a recipe.
 pub(super) trait Factors: Copy + Sync {
+    /// As [`Kernel::HAS_INT8`].
+    const HAS_INT8: bool;
+    /// As [`Kernel::HAS_BF16`].
+    const HAS_BF16: bool;
+
     /// Returns the columns of the product.
     fn n(&self) -> usize;
 
     /// `tile[r][c] = sum over k of x[row + r][k] * weight[panel * 32 + c][k]`, for `M` rows.
     ///
     /// The value of a row does not depend on `M`.
-    fn multiply<S: Simd, const M: usize>(
-        &self,
-        s: S,
-        row: usize,
-        panel: usize,
-        tile: &mut Tile<M>,
-    );
+    fn multiply<S: Simd, const M: usize>(&self, s: S, row: usize, panel: usize, tile: &mut Tile<M>);
 }
 
 /// The operands of a product in one float type.
@@ -53,6 +52,9 @@ pub(super) struct FloatFactors<'a, E> {
 }
 
 impl<E: Element> Factors for FloatFactors<'_, E> {
+    const HAS_INT8: bool = false;
+    const HAS_BF16: bool = E::IS_BF16;
+
     fn n(&self) -> usize {
         self.weight.n
     }
@@ -125,6 +127,9 @@ struct Tiles<'a, F> {
 }
 
 impl<F: Factors> Kernel for Tiles<'_, F> {
+    const HAS_INT8: bool = F::HAS_INT8;
+    const HAS_BF16: bool = F::HAS_BF16;
+
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let mut row = self.rows.start;

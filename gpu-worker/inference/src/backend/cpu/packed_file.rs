@@ -3,7 +3,10 @@
 //! The file is `blob* index length mark`: blobs begin at multiples of a page, the index is JSON, `length` is
 //! its bytes in 64 bits. A file is written under another name and renamed when it is whole; one that is cut
 //! off, or was made of other weights or by another version, counts as absent and is replaced.
-#![expect(unsafe_code, reason = "a file is mapped, and its bytes are read as numbers")]
+#![expect(
+    unsafe_code,
+    reason = "a file is mapped, and its bytes are read as numbers"
+)]
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -51,7 +54,10 @@ pub enum PackedStatus {
 /// # Safety
 ///
 /// Implementors have no padding, no invalid values, and nothing to drop.
-pub(super) unsafe trait Plain: Copy + Default + Send + Sync + std::fmt::Debug + 'static {}
+pub(super) unsafe trait Plain:
+    Copy + Default + Send + Sync + std::fmt::Debug + 'static
+{
+}
 
 // SAFETY: every pattern of bits is a value.
 unsafe impl Plain for f32 {}
@@ -339,7 +345,9 @@ mod tests {
         let mut file = PackedFile::open(Some(&cache(folder.path())));
         file.keep("a", &[1.0f32]);
         drop(file);
-        let left = std::fs::read_dir(folder.path()).expect("it is there").count();
+        let left = std::fs::read_dir(folder.path())
+            .expect("it is there")
+            .count();
         assert_eq!(left, 0);
     }
 

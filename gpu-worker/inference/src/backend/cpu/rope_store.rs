@@ -54,6 +54,8 @@ pub(super) struct StoreRows<'a, E> {
 }
 
 impl<E: Element> Kernel for StoreRows<'_, E> {
+    const HAS_BF16: bool = E::IS_BF16;
+
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let Operands {

@@ -220,8 +220,7 @@ impl<const VNNI: bool, const BF16: bool> Simd for Avx512<VNNI, BF16> {
                     _mm512_and_si512(x, low),
                     _mm512_srai_epi16::<8>(_mm512_slli_epi16::<8>(w)),
                 );
-                let odd =
-                    _mm512_madd_epi16(_mm512_srli_epi16::<8>(x), _mm512_srai_epi16::<8>(w));
+                let odd = _mm512_madd_epi16(_mm512_srli_epi16::<8>(x), _mm512_srai_epi16::<8>(w));
                 _mm512_add_epi32(acc, _mm512_add_epi32(even, odd))
             }
         }

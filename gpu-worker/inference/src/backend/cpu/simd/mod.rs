@@ -169,7 +169,7 @@ pub(super) fn has_avx512_bf16() -> bool {
 ///
 /// If the machine does not have `isa`.
 #[inline]
-pub(super) fn run(isa: Isa, kernel: impl Kernel) {
+pub(super) fn run<K: Kernel>(isa: Isa, kernel: K) {
     // The checks read a cached word: their cost is nothing beside a kernel's.
     assert!(isa.is_available(), "this machine does not have {isa:?}");
     match isa {
@@ -179,14 +179,16 @@ pub(super) fn run(isa: Isa, kernel: impl Kernel) {
         Isa::Avx2 => unsafe { avx2::run(kernel) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.
-        Isa::Avx512 => unsafe { avx512::run(kernel) },
+        Isa::Avx512Bf16 if K::HAS_BF16 => unsafe { avx512::run_bf16(kernel) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.
-        Isa::Avx512Vnni => unsafe { avx512::run_vnni(kernel) },
+        Isa::Avx512Vnni | Isa::Avx512Bf16 if K::HAS_INT8 => unsafe { avx512::run_vnni(kernel) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.
-        Isa::Avx512Bf16 => unsafe { avx512::run_bf16(kernel) },
+        Isa::Avx512 | Isa::Avx512Vnni | Isa::Avx512Bf16 => unsafe { avx512::run(kernel) },
         #[cfg(not(target_arch = "x86_64"))]
-        Isa::Avx2 | Isa::Avx512 | Isa::Avx512Vnni | Isa::Avx512Bf16 => kernel.run(portable::Portable),
+        Isa::Avx2 | Isa::Avx512 | Isa::Avx512Vnni | Isa::Avx512Bf16 => {
+            kernel.run(portable::Portable)
+        }
     }
 }
