@@ -329,10 +329,10 @@ mod peak {
 
     #[target_feature(enable = "avx512f,avx512bf16")]
     pub(super) fn bf16() {
+        let zero = _mm512_setzero_si512();
         #[expect(unsafe_code, reason = "one type of 512 bits for another")]
         // SAFETY: both are 512 bits of any content.
-        let zero = unsafe { std::mem::transmute::<__m512i, __m512bh>(_mm512_setzero_si512()) };
-        let operand = black_box(zero);
+        let operand = black_box(unsafe { std::mem::transmute::<__m512i, __m512bh>(zero) });
         let mut sums = [_mm512_setzero_ps(); 12];
         for _ in 0..super::TURNS {
             for sum in &mut sums {

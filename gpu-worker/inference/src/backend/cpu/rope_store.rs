@@ -106,14 +106,18 @@ impl<E: Element> Target<'_, E> {
         let slot = self.slots[row] as usize;
         let (page, token) = (slot / HOST_PAGE_TOKENS, slot % HOST_PAGE_TOKENS);
         let (dk, dv) = (keys.len() / shape.heads, values.len() / shape.heads);
-        // Attention reads whole lanes of values. Behind its last token a sequence has nothing: the rest of that
-        // lane is zeroed here, since no other row of the step writes it (the next slot of the same page can only
-        // be the next row's).
+        // Attention reads whole lanes of values, of one or two tokens. Behind its last token a sequence has
+        // nothing: the lane's second half is zeroed with it, since no other row of the step writes it (the next
+        // slot of the same page can only be the next row's).
         let last = self
             .slots
             .get(row + 1)
             .is_none_or(|&next| next as usize != slot + 1);
-        let lane_tokens = if last { E::PACK - token % E::PACK } else { 1 };
+        let written = if last && token.is_multiple_of(E::PACK) {
+            E::PACK
+        } else {
+            1
+        };
         let mut rounded = [E::default(); PIECE];
         for head in 0..shape.heads {
             let block = (page * shape.heads + head) * shape.len();
@@ -134,12 +138,20 @@ impl<E: Element> Target<'_, E> {
             let lanes = block + shape.key_len() + token / E::PACK * shape.dv * E::PACK;
             for (piece, value) in value.chunks(PIECE).enumerate() {
                 write_values(s, value, &mut rounded[..value.len()]);
+                let first = lanes + piece * PIECE * E::PACK + token % E::PACK;
                 for (i, &x) in rounded[..value.len()].iter().enumerate() {
-                    let at = lanes + (piece * PIECE + i) * E::PACK + token % E::PACK;
-                    // SAFETY: this token of the lane belongs to the slot, and those behind it to nobody.
-                    let lane = unsafe { self.blocks.part(at..at + lane_tokens) };
-                    lane.fill(E::default());
+                    let at = first + i * E::PACK;
+                    // SAFETY: this token of the lane belongs to the slot.
+                    let lane = unsafe { self.blocks.part(at..at + 1) };
                     lane[0] = x;
+                }
+                for offset in 1..written {
+                    for i in 0..value.len() {
+                        let at = first + i * E::PACK + offset;
+                        // SAFETY: this token of the lane belongs to nobody in this step.
+                        let lane = unsafe { self.blocks.part(at..at + 1) };
+                        lane[0] = E::default();
+                    }
                 }
             }
         }

@@ -11,8 +11,8 @@ use crate::backend::scalar::visible;
 use crate::backend::state::{HOST_PAGE_TOKENS, StepState};
 use crate::backend::{Attend, HeadLayout, Mask, StepSequence};
 
-/// Pairs (a query row with a query head) of a task. For heads of 64, their queries and sums in bf16 take
-/// 18 KB beside the 16 KB of a block: what does not fit the first-level cache comes once a block.
+/// Pairs (a query row with a query head) of a task. For heads of 64 in bf16, their queries (6 KB) and sums
+/// (12 KB) pass through the first-level cache once a block, beside the block's own 16 KB.
 pub(super) const PAIRS: usize = 48;
 
 /// Tasks that each thread gets at least, if there is enough to do: the last one to end is then not late by

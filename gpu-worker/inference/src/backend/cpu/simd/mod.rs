@@ -114,8 +114,8 @@ pub(super) fn prefetch<T>(x: &[T]) {
         use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
         let first = x.as_ptr().cast::<i8>();
         for offset in (0..size_of_val(x)).step_by(64) {
-            // SAFETY: the address lies inside the slice, and a prefetch only hints.
-            unsafe { _mm_prefetch::<_MM_HINT_T1>(first.add(offset)) };
+            // SAFETY: a prefetch only hints, whatever the address.
+            unsafe { _mm_prefetch::<_MM_HINT_T1>(first.wrapping_add(offset)) };
         }
     }
     #[cfg(not(target_arch = "x86_64"))]
