@@ -268,3 +268,13 @@ fn cpu_results_in_bf16_do_not_depend_on_the_batch_or_the_threads() {
         KvType::Bf16,
     );
 }
+
+#[test]
+fn cpu_results_in_int8_do_not_depend_on_the_batch_or_the_threads() {
+    let cpu = |threads| cpu(threads, Recipe::Int8);
+    check(
+        &[&|| cpu(1), &|| cpu(2), &|| cpu(3)],
+        Recipe::Int8,
+        KvType::Bf16,
+    );
+}
