@@ -102,11 +102,11 @@ fn requests(ids: &[u32]) -> Vec<Request> {
     });
     let mut requests: Vec<Request> = short.chain(long).collect();
     // Some come twice: also those with draws, whose seeds are the same.
-    let twice = requests[..8].to_vec().into_iter();
-    requests.extend(twice.map(|original| Request {
-        id: RequestId(1000 + original.id.0),
-        ..original
-    }));
+    let mut twice = requests[..8].to_vec();
+    for copy in &mut twice {
+        copy.id = RequestId(1000 + copy.id.0);
+    }
+    requests.append(&mut twice);
     requests
 }
 

@@ -257,11 +257,10 @@ fn load_engine(
         weights_id: digest.clone(),
     };
     let mut engine = BatchEngine::load(backend, &opened.config, opened, tokenizer, &config)?;
-    match engine.backend_mut().packed_status() {
-        PackedStatus::Failed(error) => {
-            tracing::warn!(%error, "packed weights are not kept: the next start packs them again");
-        }
-        status => tracing::debug!(?status, "packed weights"),
+    let status = engine.backend_mut().packed_status();
+    tracing::debug!(?status, "packed weights");
+    if let PackedStatus::Failed(error) = status {
+        tracing::warn!(%error, "packed weights are not kept: the next start packs them again");
     }
     Ok(Box::new(engine))
 }

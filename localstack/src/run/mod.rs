@@ -21,7 +21,7 @@ use batch_io::platform::{system_clock, system_randomness};
 use batch_io::{Clock, Randomness};
 use serde_json::json;
 use worker::model::EngineOptions;
-use worker::pipeline::{LineAnswer, LineJob, LineKey, Pipeline, answer_record};
+use worker::pipeline::{LINES_AHEAD, LineAnswer, LineJob, LineKey, Pipeline, answer_record};
 
 use crate::cli::RunArgs;
 use crate::config::Config;
@@ -252,14 +252,12 @@ impl FileRun<'_> {
         model: &str,
         progress: &mut Progress,
     ) -> anyhow::Result<()> {
-        // Enough to keep the engine full, few enough that a large file is not in memory.
-        let window = pipeline.sequences_at_once() * 4;
         let input = self.input;
         let mut waiting = input.requests(model).peekable();
         let mut open: HashMap<LineKey, OpenLine> = HashMap::new();
         let run: Arc<str> = self.journal.run().to_string().into();
         loop {
-            while open.len() < window
+            while open.len() < LINES_AHEAD
                 && let Some(line) = waiting.next()
             {
                 let line = line?;

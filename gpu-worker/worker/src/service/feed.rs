@@ -4,18 +4,11 @@ use batch_core::message::{Lane, QueueName};
 
 use super::held::Held;
 use super::{SLOTS, Service};
-use crate::pipeline::Pipeline;
+use crate::pipeline::{LINES_AHEAD, Pipeline};
 
 /// Lines that a worker must hold, in multiples of the sequences that the engine runs at once: with fewer it
 /// could wait for this worker. With more, lines would wait here that another worker could run.
 const AHEAD: usize = 2;
-
-/// Lines of a lane that the engine is given: what it puts in order at once. Among more lines it finds more
-/// that are equal or share a prefix, and starts the long ones earlier.
-///
-/// Bounded by lines, since the tokens of one are known only once it is prepared. It costs its prompt, 4 B a
-/// token: 4 MB for 1,024 lines of 1,000 tokens, about as much as the text that it replaces.
-const LINES_MAX: usize = 1024;
 
 /// Shards held at once by a worker whose shards are small.
 const HELD_MAX: usize = 32;
@@ -63,7 +56,7 @@ impl Service {
     fn feed_lane(&mut self, pipeline: &Pipeline, lane: Lane) {
         let in_lane = self.held.values().filter(|held| lane_of(held) == lane);
         let running: usize = in_lane.map(Held::running_lines).sum();
-        let limit = LINES_MAX.max(pipeline.sequences_at_once() * AHEAD);
+        let limit = LINES_AHEAD.max(pipeline.sequences_at_once() * AHEAD);
         let mut room = limit.saturating_sub(running);
         let shards = self.held.values_mut();
         for held in shards.filter(|held| lane_of(held) == lane && !held.shard.alone) {
