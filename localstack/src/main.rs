@@ -16,8 +16,10 @@ mod signals;
 mod up;
 mod work;
 
+use std::path::Path;
 use std::process::ExitCode;
 
+use batch_core::catalog::Model;
 use clap::Parser as _;
 use cli::{Cli, Command, ModelsArgs, ModelsCommand};
 
@@ -46,25 +48,36 @@ fn models(args: &ModelsArgs) -> anyhow::Result<()> {
     logging::start("warn", args.json)?;
     let config = Config::load(args.config.as_deref())?;
     let shelf = Shelf::open()?;
-    let Some(ModelsCommand::Pull { id }) = &args.command else {
-        return say::answer(models::list(&config.catalog, &shelf, args.json));
-    };
-    let Some(model) = config.catalog.resolve(id) else {
-        let known: Vec<&str> = config
-            .catalog
-            .models()
-            .iter()
-            .map(|model| model.id.as_str())
-            .collect();
-        return Err(usage(format!(
+    match &args.command {
+        None => say::answer(models::list(&config.catalog, &shelf, args.json)),
+        Some(ModelsCommand::Pull { id }) => {
+            let model = find(&config, id)?;
+            let path = models::pull(model, &shelf)?;
+            if args.json {
+                return say::answer(serde_json::json!({ "id": model.id, "path": path }));
+            }
+            say::answer(format_args!("{} is at {}", model.id, path.display()))
+        }
+        Some(ModelsCommand::Measure(measure)) => {
+            let path = Path::new(&measure.model);
+            if path.exists() {
+                let name = path.file_stem().unwrap_or_default().to_string_lossy();
+                return models::measure(&name, path, measure, &shelf, args.json);
+            }
+            let model = find(&config, &measure.model)?;
+            let path = models::pull(model, &shelf)?;
+            models::measure(&model.id, &path, measure, &shelf, args.json)
+        }
+    }
+}
+
+fn find<'a>(config: &'a Config, id: &str) -> anyhow::Result<&'a Model> {
+    config.catalog.resolve(id).ok_or_else(|| {
+        let models = config.catalog.models().iter();
+        let known: Vec<&str> = models.map(|model| model.id.as_str()).collect();
+        usage(format!(
             "no model '{id}' in the catalog; it has: {}",
             known.join(", ")
-        )));
-    };
-    let path = models::pull(model, &shelf)?;
-    if args.json {
-        say::answer(serde_json::json!({ "id": model.id, "path": path }))
-    } else {
-        say::answer(format_args!("{} is at {}", model.id, path.display()))
-    }
+        ))
+    })
 }

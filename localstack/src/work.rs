@@ -6,7 +6,6 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use batch_io::embedded::Embedded;
 use batch_io::store::Store;
-use inference::backend::Recipe;
 use tokio::sync::watch;
 use worker::model::{CpuLoader, EngineOptions};
 use worker::service::{self, ServableModel};
@@ -34,12 +33,12 @@ fn serve_machine(args: &ChildArgs, threads: Option<usize>, json: bool) -> anyhow
     end_with(args.parent)?;
     let config = Config::load(args.config.as_deref())?;
     let worker = args.id.parse().context("read --id")?;
-    let of_config = engine_options(&config.engine);
+    let shelf = Shelf::open()?;
+    let of_config = engine_options(&config.engine, &shelf);
     let options = EngineOptions {
         threads: threads.or(of_config.threads),
         ..of_config
     };
-    let shelf = Shelf::open()?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()
@@ -86,22 +85,26 @@ pub(crate) fn servable(config: &Config, shelf: &Shelf) -> Vec<ServableModel> {
 }
 
 /// Turns the configuration's words into the engine's.
-pub(crate) fn engine_options(section: &EngineSection) -> EngineOptions {
+pub(crate) fn engine_options(section: &EngineSection, shelf: &Shelf) -> EngineOptions {
     EngineOptions {
         threads: section.threads,
         sequences: section.sequences,
         step_tokens: section.step_tokens,
         kv_tokens: section.kv_tokens,
-        precision: section.precision.map(recipe),
+        precision: precision(section.precision),
         context_tokens: None,
+        cache: Some(shelf.folder().to_path_buf()),
     }
 }
 
-/// Returns the recipe of a precision. `auto` is bf16 until a model is measured.
-pub(crate) fn recipe(precision: Precision) -> Recipe {
+/// Turns the command line's word into the worker's.
+pub(crate) fn precision(precision: Option<Precision>) -> worker::precision::Precision {
+    use worker::precision::Precision as Wanted;
     match precision {
-        Precision::Auto | Precision::Bf16 => Recipe::Bf16,
-        Precision::F32 => Recipe::F32,
+        None | Some(Precision::Auto) => Wanted::Auto,
+        Some(Precision::Bf16) => Wanted::Bf16,
+        Some(Precision::Int8) => Wanted::Int8,
+        Some(Precision::F32) => Wanted::F32,
     }
 }
 

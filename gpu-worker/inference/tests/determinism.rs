@@ -34,6 +34,7 @@ fn cpu(threads: usize, recipe: Recipe) -> CpuBackend {
         max_rows: 256,
         recipe,
         isa: None,
+        packed: None,
     })
     .expect("this machine runs the CPU backend")
 }
@@ -66,6 +67,7 @@ fn requests(ids: &[u32]) -> Vec<Request> {
         id: RequestId(id),
         prompt: prompt.into(),
         salt: id % 2,
+        urgent: id % 3 == 1,
         seed: id * 77,
         choice: (id % 3) as u32,
         max_tokens,
@@ -90,12 +92,22 @@ fn requests(ids: &[u32]) -> Vec<Request> {
         prompt.extend(ids.iter().rev().take(1 + id as usize));
         request(id, prompt, 3 + (id as u32 * 5) % 28)
     });
-    // All with penalties: what was generated before a preemption still counts after it.
+    // All with penalties: what was generated before a preemption still counts after it. They could end by
+    // themselves, and are expected to; none does, so that a small pool is promised to too many.
     let long = [102, 103, 106].map(|id| Request {
-        ignore_eos: true,
+        ignore_eos: false,
+        stop: Vec::new(),
+        stop_tokens: Arc::from([u32::MAX]),
         ..request(id, ids[..(id - 90) as usize].to_vec(), 330)
     });
-    short.chain(long).collect()
+    let mut requests: Vec<Request> = short.chain(long).collect();
+    // Some come twice: also those with draws, whose seeds are the same.
+    let mut twice = requests[..8].to_vec();
+    for copy in &mut twice {
+        copy.id = RequestId(1000 + copy.id.0);
+    }
+    requests.append(&mut twice);
+    requests
 }
 
 /// How a run differs from the one it is compared with.
@@ -105,6 +117,7 @@ struct Variant {
     sequences: usize,
     kv_tokens: usize,
     prefix_cache: bool,
+    duplicates: bool,
     reversed: bool,
 }
 
@@ -113,6 +126,7 @@ const ALONE: Variant = Variant {
     sequences: 1,
     kv_tokens: 512,
     prefix_cache: false,
+    duplicates: false,
     reversed: false,
 };
 
@@ -121,6 +135,7 @@ const BATCHED: Variant = Variant {
     sequences: 16,
     kv_tokens: 4096,
     prefix_cache: true,
+    duplicates: true,
     reversed: false,
 };
 
@@ -134,11 +149,13 @@ const SMALL_CHUNKS: Variant = Variant {
 const SMALL_POOL: Variant = Variant {
     kv_tokens: 624,
     sequences: 8,
+    duplicates: false,
     ..BATCHED
 };
 
 const SMALL_POOL_UNSHARED: Variant = Variant {
     prefix_cache: false,
+    duplicates: true,
     reversed: true,
     ..SMALL_POOL
 };
@@ -157,6 +174,7 @@ fn run<B: Backend + Send>(
         kv_tokens: variant.kv_tokens,
         context_tokens: 400,
         prefix_cache: variant.prefix_cache,
+        duplicates: variant.duplicates,
         recipe,
         kv_type,
         weights_id: String::new(),
@@ -192,11 +210,12 @@ fn run<B: Backend + Send>(
 /// Runs every variant on every backend, late and in time, against one request at a time on the first backend.
 fn check<B: Backend + Send>(backends: &[&dyn Fn() -> B], recipe: Recipe, kv_type: KvType) {
     let (alone, _) = run(backends[0](), recipe, kv_type, ALONE);
-    let (mut preemptions, mut cached_tokens) = (0, 0);
+    let (mut preemptions, mut cached_tokens, mut copied) = (0, 0, 0);
     let mut compare = |what: &str, (outcomes, stats): (Outcomes, Stats)| {
         assert_eq!(outcomes, alone, "{what}");
         preemptions += stats.preemptions;
         cached_tokens += stats.cached_tokens;
+        copied += stats.copied;
     };
     for (name, variant) in [
         ("batched", BATCHED),
@@ -222,6 +241,7 @@ fn check<B: Backend + Send>(backends: &[&dyn Fn() -> B], recipe: Recipe, kv_type
         cached_tokens > 100,
         "{cached_tokens} cached tokens are too few to tell"
     );
+    assert!(copied >= 24, "{copied} copies are too few to tell");
 }
 
 #[test]
@@ -245,6 +265,16 @@ fn cpu_results_in_bf16_do_not_depend_on_the_batch_or_the_threads() {
     check(
         &[&|| cpu(1), &|| cpu(2), &|| cpu(3)],
         Recipe::Bf16,
+        KvType::Bf16,
+    );
+}
+
+#[test]
+fn cpu_results_in_int8_do_not_depend_on_the_batch_or_the_threads() {
+    let cpu = |threads| cpu(threads, Recipe::Int8);
+    check(
+        &[&|| cpu(1), &|| cpu(2), &|| cpu(3)],
+        Recipe::Int8,
         KvType::Bf16,
     );
 }

@@ -30,6 +30,7 @@ fn config() -> EngineConfig {
         kv_tokens: 256,
         context_tokens: 48,
         prefix_cache: true,
+        duplicates: true,
         recipe: Recipe::F32,
         kv_type: KvType::F32,
         weights_id: "digest-of-weights".to_owned(),
@@ -62,6 +63,7 @@ fn request(id: u64, prompt: &[u32], max_tokens: u32) -> Request {
         id: RequestId(id),
         prompt: prompt.into(),
         salt: 0,
+        urgent: false,
         seed: 0,
         choice: 0,
         max_tokens,
@@ -341,7 +343,11 @@ fn ended_request_that_is_aborted_before_it_is_taken_has_no_outcome() {
 fn counters_tell_what_was_computed_and_what_was_found() {
     let model = fixture::open("llama");
     let Golden { ids, .. } = fixture::golden("llama");
-    for mut engine in engines(&model.config, &model, &config()) {
+    let computed_twice = EngineConfig {
+        duplicates: false,
+        ..config()
+    };
+    for mut engine in engines(&model.config, &model, &computed_twice) {
         assert!(
             !engine.step().expect("run a step"),
             "there is nothing to do"
@@ -368,6 +374,60 @@ fn counters_tell_what_was_computed_and_what_was_found() {
 }
 
 #[test]
+fn equal_requests_are_computed_once_and_counted_in_full() {
+    let (prompt, answer) = golden();
+    let model = fixture::open("llama");
+    for mut engine in engines(&model.config, &model, &config()) {
+        for id in 1..4 {
+            engine.submit(request(id, &prompt, 12));
+        }
+        let mut outcomes = drain(engine.as_mut());
+        engine.submit(request(4, &prompt, 12));
+        outcomes.extend(drain(engine.as_mut()));
+        let cached: Vec<u32> = outcomes
+            .iter()
+            .map(|(_, outcome)| match outcome {
+                Outcome::Finished(generation) => {
+                    assert_eq!(generation.tokens, answer);
+                    assert_eq!(generation.prompt_tokens, 12);
+                    assert_eq!(generation.completion_tokens, 12);
+                    generation.cached_tokens
+                }
+                Outcome::Failed(failure) => panic!("{failure}"),
+            })
+            .collect();
+        assert_eq!(cached, [0, 12, 12, 12]);
+        let stats = engine.stats();
+        assert_eq!((stats.prompt_tokens, stats.completion_tokens), (12, 12));
+        assert_eq!((stats.copied, stats.copied_tokens), (3, 3 * 24));
+    }
+}
+
+#[test]
+fn copy_inherits_what_ran_for_an_aborted_request() {
+    let (prompt, answer) = golden();
+    let model = fixture::open("llama");
+    for mut engine in engines(&model.config, &model, &config()) {
+        engine.submit(request(1, &prompt, 12));
+        for _ in 0..6 {
+            assert!(engine.step().expect("run a step"));
+        }
+        engine.submit(request(2, &prompt, 12));
+        engine.abort(RequestId(1));
+        let outcomes = drain(engine.as_mut());
+        let [(RequestId(2), Outcome::Finished(generation))] = outcomes.as_slice() else {
+            panic!("{outcomes:?}")
+        };
+        assert_eq!(generation.tokens, answer);
+        assert_eq!(
+            engine.stats().completion_tokens,
+            12,
+            "it did not start over"
+        );
+    }
+}
+
+#[test]
 fn model_without_layers_is_refused() {
     let model = fixture::open("llama");
     let shape = ModelConfig {
@@ -386,4 +446,24 @@ fn model_without_layers_is_refused() {
         error.to_string(),
         "every backend does not support a model without layers"
     );
+}
+
+#[test]
+fn urgent_requests_take_three_starts_of_four() {
+    let model = fixture::open("llama");
+    let one_at_a_time = EngineConfig {
+        max_sequences: 1,
+        ..config()
+    };
+    for mut engine in engines(&model.config, &model, &one_at_a_time) {
+        for id in 0..10 {
+            engine.submit(Request {
+                urgent: id >= 3,
+                ..request(id, &[5, id as u32 + 1], 1)
+            });
+        }
+        while engine.step().expect("run a step") {}
+        let order: Vec<u64> = engine.take().iter().map(|(id, _)| id.0).collect();
+        assert_eq!(order, [3, 4, 5, 0, 6, 7, 8, 1, 9, 2]);
+    }
 }

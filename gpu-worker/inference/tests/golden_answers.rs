@@ -60,6 +60,7 @@ fn generate(path: &Path, answers: &[Answer], recipe: Recipe, kv_type: KvType) ->
         kv_tokens: 4096,
         context_tokens: 512,
         prefix_cache: true,
+        duplicates: true,
         recipe,
         kv_type,
         weights_id: model.weights_digest.clone(),
@@ -69,6 +70,7 @@ fn generate(path: &Path, answers: &[Answer], recipe: Recipe, kv_type: KvType) ->
         max_rows: config.max_step_tokens,
         recipe,
         isa: None,
+        packed: None,
     })
     .expect("this machine runs the CPU backend");
     let mut engine =
@@ -78,6 +80,7 @@ fn generate(path: &Path, answers: &[Answer], recipe: Recipe, kv_type: KvType) ->
             id: RequestId(id),
             prompt: answer.prompt_ids.as_slice().into(),
             salt: 0,
+            urgent: false,
             seed: 0,
             choice: 0,
             max_tokens: TOKENS as u32,

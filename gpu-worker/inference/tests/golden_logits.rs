@@ -50,6 +50,7 @@ fn cpu(recipe: Recipe) -> CpuBackend {
         max_rows: 64,
         recipe,
         isa: None,
+        packed: None,
     })
     .expect("this machine runs the CPU backend")
 }
@@ -133,7 +134,7 @@ impl<'a, B: Backend> Bench<'a, B> {
             params: SampleParams::GREEDY,
             mask: None,
             bias: vec![],
-            top_n: vocabulary as u32,
+            logprobs: Some(vocabulary as u32),
             forced: Some(1),
         };
         let samples = SampleInputs {
@@ -239,6 +240,7 @@ fn check_greedy<B: Backend + Send>(make: impl Fn() -> B, recipe: Recipe, kv: KvT
             kv_tokens: 64,
             context_tokens: 64,
             prefix_cache: true,
+            duplicates: true,
             recipe,
             kv_type: kv,
             weights_id: model.weights_digest.clone(),
@@ -255,6 +257,7 @@ fn check_greedy<B: Backend + Send>(make: impl Fn() -> B, recipe: Recipe, kv: KvT
             id: RequestId(1),
             prompt: prompt.into(),
             salt: 0,
+            urgent: false,
             seed: 0,
             choice: 0,
             max_tokens: 12,

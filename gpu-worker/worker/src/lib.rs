@@ -7,4 +7,5 @@
 pub mod model;
 pub mod openai;
 pub mod pipeline;
+pub mod precision;
 pub mod service;

@@ -1,10 +1,12 @@
 //! Loads a model: files, text side, and an engine on this machine's device.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use batch_core::time::UnixMs;
-use inference::backend::cpu::{CpuBackend, CpuConfig, available_threads};
+use inference::backend::cpu::{
+    CpuBackend, CpuConfig, PackedCache, PackedStatus, available_threads,
+};
 use inference::backend::{BackendError, KvType, Recipe};
 use inference::engine::{BatchEngine, Engine, EngineConfig};
 use inference::model::{ModelConfig, ModelError, OpenedModel};
@@ -12,21 +14,23 @@ use inference::text::{ChatTemplate, Specials, Tokenizer};
 use serde_json::{Map, Value};
 
 use crate::openai::{LineError, PromptText, capitalised};
+use crate::precision::{Measurements, Precision};
 
-/// Sequences that run at once, unless set.
-const SEQUENCES_DEFAULT: usize = 64;
+/// Sequences that run at once, unless set: products of fewer rows wait for weights, not for the cores.
+const SEQUENCES_DEFAULT: usize = 128;
 
-/// Rows of a step, unless set: 64 decodes leave 192 rows for prompts.
+/// Rows of a step, unless set: 128 decodes leave as many rows for prompts.
 const STEP_TOKENS_DEFAULT: usize = 256;
 
-/// Tokens that the KV cache holds, unless set or memory is short: 64 sequences of 512.
-const KV_TOKENS_DEFAULT: usize = 64 * 512;
+/// Bytes of the KV cache, unless set or memory is short: with a model of 135M parameters, 17,000 tokens, or
+/// 128 sequences of 136.
+const KV_BYTES_DEFAULT: u64 = 400_000_000;
 
 /// Share of the memory that the KV cache may take unless set: a quarter.
 const KV_MEMORY_DIVISOR: u64 = 4;
 
 /// How an engine is set up. None is the default for the machine.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EngineOptions {
     /// Threads.
     pub threads: Option<usize>,
@@ -36,10 +40,22 @@ pub struct EngineOptions {
     pub step_tokens: Option<usize>,
     /// Tokens that the KV cache holds.
     pub kv_tokens: Option<usize>,
-    /// How products are computed; bf16 by default.
-    pub precision: Option<Recipe>,
+    /// How products are computed.
+    pub precision: Precision,
     /// The most tokens of prompt and output; the model's own limit by default.
     pub context_tokens: Option<usize>,
+    /// Folder in which packed weights and measurements are kept; none keeps nothing.
+    pub cache: Option<PathBuf>,
+}
+
+impl EngineOptions {
+    /// Returns the file of measurements that were made on this machine.
+    #[must_use]
+    pub fn measurements(&self) -> Option<PathBuf> {
+        self.cache
+            .as_ref()
+            .map(|folder| folder.join("measurements.json"))
+    }
 }
 
 /// Why a model cannot be loaded.
@@ -193,7 +209,8 @@ fn load_engine(
     sequences: usize,
     options: &EngineOptions,
 ) -> Result<Box<dyn Engine>, LoadError> {
-    let recipe = options.precision.unwrap_or(Recipe::Bf16);
+    let digest = &opened.weights_digest;
+    let recipe = options.precision.recipe(digest, &measurements(options));
     let kv_type = match recipe {
         Recipe::F32 => KvType::F32,
         Recipe::Bf16 | Recipe::Int8 => KvType::Bf16,
@@ -223,6 +240,10 @@ fn load_engine(
         max_rows: step_tokens,
         recipe,
         isa: None,
+        packed: options
+            .cache
+            .as_deref()
+            .map(|folder| packed(folder, digest, recipe)),
     })?;
     let config = EngineConfig {
         max_step_tokens: step_tokens,
@@ -230,17 +251,36 @@ fn load_engine(
         kv_tokens,
         context_tokens,
         prefix_cache: true,
+        duplicates: true,
         recipe,
         kv_type,
-        weights_id: opened.weights_digest.clone(),
+        weights_id: digest.clone(),
     };
-    Ok(Box::new(BatchEngine::load(
-        backend,
-        &opened.config,
-        opened,
-        tokenizer,
-        &config,
-    )?))
+    let mut engine = BatchEngine::load(backend, &opened.config, opened, tokenizer, &config)?;
+    let status = engine.backend_mut().packed_status();
+    tracing::debug!(?status, "packed weights");
+    if let PackedStatus::Failed(error) = status {
+        tracing::warn!(%error, "packed weights are not kept: the next start packs them again");
+    }
+    Ok(Box::new(engine))
+}
+
+/// Measurements that cannot be read cost speed, not the start.
+fn measurements(options: &EngineOptions) -> Measurements {
+    let file = options.measurements();
+    Measurements::read(file.as_deref()).unwrap_or_else(|error| {
+        tracing::warn!(%error, file = ?file, "this machine's measurements of models are not used");
+        Measurements::read(None).unwrap_or_default()
+    })
+}
+
+/// Weights are told apart by their digest, which names the file and is its key.
+fn packed(folder: &Path, digest: &str, recipe: Recipe) -> PackedCache {
+    let key = format!("{digest}-{}", recipe.name());
+    PackedCache {
+        path: folder.join("packed").join(&key),
+        key,
+    }
 }
 
 /// Enough for the usual file, at least one full context where memory allows, never over a quarter of it.
@@ -254,7 +294,7 @@ fn kv_tokens_default(config: &ModelConfig, context_tokens: usize, kv_type: KvTyp
         (config.layers * config.kv_heads * config.head_dim * 2 * value_bytes).max(1) as u64;
     let affordable =
         memory_bytes().map_or(u64::MAX, |bytes| bytes / KV_MEMORY_DIVISOR) / token_bytes;
-    let wanted = KV_TOKENS_DEFAULT.max(context_tokens) as u64;
+    let wanted = (KV_BYTES_DEFAULT / token_bytes).max(context_tokens as u64);
     wanted.min(affordable).max(1) as usize
 }
 

@@ -20,6 +20,13 @@ use tokio::sync::mpsc as async_mpsc;
 use crate::model::{LoadedModel, ModelText};
 use crate::openai::{self, AnswerShape, Answerer, LineError};
 
+/// Lines of one kind that the engine is given ahead: what it puts in order at once. Among more lines it finds
+/// more that are equal or share a prefix, and starts the long ones earlier.
+///
+/// Bounded by lines, since the tokens of one are known only once it is prepared. It costs its prompt, 4 B a
+/// token: 4 MB for 1,024 lines of 1,000 tokens, about as much as the text that it replaces.
+pub const LINES_AHEAD: usize = 1024;
+
 /// Names a line within one pipeline. Chosen by the caller, never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LineKey(pub u64);
@@ -124,7 +131,7 @@ impl Progress {
 }
 
 enum ToPrepare {
-    Run(Box<LineJob>),
+    Run { job: Box<LineJob>, urgent: bool },
     Cancel(LineKey),
 }
 
@@ -213,8 +220,18 @@ impl Pipeline {
 
     /// Adds a line. Its answer comes from [`Pipeline::next`].
     pub fn submit(&self, job: LineJob) {
+        self.prepare(job, false);
+    }
+
+    /// Adds a line that starts before those that are not urgent, three times of four while both wait.
+    pub fn submit_urgent(&self, job: LineJob) {
+        self.prepare(job, true);
+    }
+
+    fn prepare(&self, job: LineJob, urgent: bool) {
+        let job = Box::new(job);
         // A send fails only when the engine is gone; `next` reports that.
-        let _ = self.to_prepare.send(ToPrepare::Run(Box::new(job)));
+        let _ = self.to_prepare.send(ToPrepare::Run { job, urgent });
     }
 
     /// Drops a line. Its answer may still come.

@@ -17,22 +17,23 @@ use crate::cli::WorkerArgs;
 use crate::failure::usage;
 use crate::models::Shelf;
 use crate::signals::StopSignals;
-use crate::work::recipe;
+use crate::work::precision;
 
 /// Serves shards until it is told to stop: by a signal, by EC2, or by the auto-scaling group.
 pub(crate) fn worker(args: &WorkerArgs) -> anyhow::Result<()> {
     crate::logging::start("info", true)?;
     let deployment = Deployment::from_env().context("read the deployment")?;
     let models = models(&deployment, args.profile.as_deref())?;
+    let shelf = Shelf::open()?;
     let options = EngineOptions {
         threads: args.threads,
         sequences: args.sequences,
         step_tokens: args.step_tokens,
         kv_tokens: args.kv_tokens,
-        precision: args.precision.map(recipe),
+        precision: precision(args.precision),
         context_tokens: None,
+        cache: Some(shelf.folder().to_path_buf()),
     };
-    let shelf = Shelf::open()?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()

@@ -60,10 +60,14 @@ impl Shelf {
         }
     }
 
-    /// Returns the folder for models that no other tool has a cache for.
-    #[cfg(feature = "aws")]
+    /// Returns the folder for models that no other tool has a cache for, and for what is derived from models.
     pub(crate) fn folder(&self) -> &Path {
         &self.packages
+    }
+
+    /// Returns the file of measurements that were made on this machine.
+    pub(crate) fn measurements(&self) -> PathBuf {
+        self.packages.join("measurements.json")
     }
 
     /// Returns where a package's file is put.

@@ -11,7 +11,7 @@ mod progress;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use batch_core::batch::TokenCounts;
@@ -21,14 +21,14 @@ use batch_io::platform::{system_clock, system_randomness};
 use batch_io::{Clock, Randomness};
 use serde_json::json;
 use worker::model::EngineOptions;
-use worker::pipeline::{LineAnswer, LineJob, LineKey, Pipeline, answer_record};
+use worker::pipeline::{LINES_AHEAD, LineAnswer, LineJob, LineKey, Pipeline, answer_record};
 
 use crate::cli::RunArgs;
 use crate::config::Config;
 use crate::failure::{Interrupted, usage};
 use crate::models::Shelf;
 use crate::say::answer;
-use crate::work::{engine_options, recipe};
+use crate::work::{engine_options, precision};
 use input::{Input, OpenLine};
 use journal::Journal;
 use progress::Progress;
@@ -43,12 +43,13 @@ pub(crate) fn run(args: RunArgs) -> anyhow::Result<()> {
         .clone()
         .unwrap_or_else(|| beside(&args.output, "errors"));
     check_outputs(&args.input, &args.output, &errors)?;
-    let choice = models::Choice::new(&config, Shelf::open()?, args.model.as_deref())?;
+    let shelf = Shelf::open()?;
+    let of_config = engine_options(&config.engine, &shelf);
+    let choice = models::Choice::new(&config, shelf, args.model.as_deref())?;
     let input = Input::read(&args.input, &choice, config.settings.lines_max)?;
-    let precision = args.precision.or(config.engine.precision);
     let options = EngineOptions {
-        precision: precision.map(recipe),
-        ..engine_options(&config.engine)
+        precision: precision(args.precision.or(config.engine.precision)),
+        ..of_config
     };
     let (clock, random) = (system_clock(), system_randomness());
     let journal_path = beside(&args.output, "resume");
@@ -65,6 +66,7 @@ pub(crate) fn run(args: RunArgs) -> anyhow::Result<()> {
         random,
         options,
         computed_tokens: 0,
+        loading: Duration::ZERO,
     };
     let ran = runtime.block_on(async {
         // From the first poll on, the signal no longer ends the process: every wait must heed it.
@@ -73,7 +75,11 @@ pub(crate) fn run(args: RunArgs) -> anyhow::Result<()> {
             _ = tokio::signal::ctrl_c() => Err(interrupted()),
         }
     });
-    let computed_tokens = runner.computed_tokens;
+    let spent = Spent {
+        tokens: runner.computed_tokens,
+        loading: runner.loading,
+        started,
+    };
     let journal = runner.journal;
     if let Err(error) = ran {
         runtime.shutdown_background();
@@ -92,24 +98,32 @@ pub(crate) fn run(args: RunArgs) -> anyhow::Result<()> {
         }
     });
     runtime.shutdown_background();
-    report(&args, &errors, &written?, computed_tokens, started)
+    report(&args, &errors, &written?, &spent)
 }
 
 fn interrupted() -> anyhow::Error {
     Interrupted("interrupted; run the same command again to go on".to_owned()).into()
 }
 
+/// What a run took.
+struct Spent {
+    /// Tokens that this run computed.
+    tokens: u64,
+    /// Time until models could take lines.
+    loading: Duration,
+    started: Instant,
+}
+
 fn report(
     args: &RunArgs,
     errors: &Path,
     summary: &journal::Summary,
-    computed_tokens: u64,
-    started: Instant,
+    spent: &Spent,
 ) -> anyhow::Result<()> {
-    let wall_s = started.elapsed().as_secs_f64();
+    let wall_s = spent.started.elapsed().as_secs_f64();
     let TokenCounts { input, output, .. } = summary.tokens;
     // Lines of an earlier, interrupted run cost this one no time.
-    let tokens_per_s = computed_tokens as f64 / wall_s.max(1e-9);
+    let tokens_per_s = spent.tokens as f64 / wall_s.max(1e-9);
     if args.json {
         let line = json!({
             "lines": summary.lines,
@@ -117,6 +131,7 @@ fn report(
             "prompt_tokens": input,
             "completion_tokens": output,
             "wall_s": wall_s,
+            "load_s": spent.loading.as_secs_f64(),
             "tokens_per_s": tokens_per_s,
             "peak_rss_bytes": peak_rss_bytes(),
         });
@@ -186,6 +201,8 @@ struct FileRun<'a> {
     options: EngineOptions,
     /// Prompt and output tokens of this run alone.
     computed_tokens: u64,
+    /// Time until models could take lines.
+    loading: Duration,
 }
 
 impl FileRun<'_> {
@@ -205,11 +222,12 @@ impl FileRun<'_> {
             {
                 continue;
             }
+            let loading = Instant::now();
             progress.say(&format!("loading {model}"));
             let path = choice.path(model)?;
             let options = EngineOptions {
                 context_tokens: choice.context_tokens(model),
-                ..self.options
+                ..self.options.clone()
             };
             let id = model.clone();
             let loaded =
@@ -220,6 +238,7 @@ impl FileRun<'_> {
                         format!("load {model}; if its file is damaged, remove it and pull it again")
                     })?;
             let mut pipeline = Pipeline::start(loaded);
+            self.loading += loading.elapsed();
             progress.begin();
             self.one_model(&mut pipeline, model, &mut progress).await?;
         }
@@ -233,14 +252,12 @@ impl FileRun<'_> {
         model: &str,
         progress: &mut Progress,
     ) -> anyhow::Result<()> {
-        // Enough to keep the engine full, few enough that a large file is not in memory.
-        let window = pipeline.sequences_at_once() * 4;
         let input = self.input;
         let mut waiting = input.requests(model).peekable();
         let mut open: HashMap<LineKey, OpenLine> = HashMap::new();
         let run: Arc<str> = self.journal.run().to_string().into();
         loop {
-            while open.len() < window
+            while open.len() < LINES_AHEAD
                 && let Some(line) = waiting.next()
             {
                 let line = line?;

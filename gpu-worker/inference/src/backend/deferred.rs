@@ -169,6 +169,10 @@ impl<B: Backend> Backend for Deferred<B> {
         self.inner.slots(slots, history_tokens)
     }
 
+    fn loaded(&mut self) {
+        self.inner.loaded();
+    }
+
     fn begin(&mut self, inputs: &StepInputs) {
         self.advance(&[Phase::Idle], Phase::Begun);
         let step = Step {

@@ -121,6 +121,9 @@ pub trait Backend {
     /// [`BackendError::OutOfMemory`].
     fn slots(&mut self, slots: usize, history_tokens: usize) -> Result<(), BackendError>;
 
+    /// Says that everything is loaded: what comes are steps.
+    fn loaded(&mut self);
+
     // --- Each step. ---
 
     /// 1. Uploads the step's inputs, resets the named slots, and resolves [`StepInputs::LAST`] tokens.

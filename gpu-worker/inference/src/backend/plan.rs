@@ -55,8 +55,21 @@ pub enum Recipe {
     F32,
     /// Weights in bf16, activations rounded to bf16, sums in f32.
     Bf16,
-    /// Weights in int8 by channel, activations in int8 by row, sums in i32.
+    /// Both operands mixed by blocks, weights in int8 by channel, activations in int8 by row, sums in i32.
     Int8,
+}
+
+impl Recipe {
+    /// Returns its name in fingerprints, and in the names of what is kept between runs. It changes when the
+    /// same recipe gives other results.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Recipe::F32 => "f32",
+            Recipe::Bf16 => "bf16",
+            Recipe::Int8 => "int8",
+        }
+    }
 }
 
 /// What a weight is used for.

@@ -7,28 +7,38 @@ use super::{RopeSpec, RopeStyle};
 pub(super) struct Rotations {
     style: RopeStyle,
     pairs: usize,
-    /// `[positions, pairs]` of (cosine, sine).
-    table: Vec<(f32, f32)>,
+    /// `[positions, pairs]`.
+    cosines: Vec<f32>,
+    /// `[positions, pairs]`.
+    sines: Vec<f32>,
+}
+
+/// Cosines and sines of one position, one for each pair.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Angles<'a> {
+    pub(super) style: RopeStyle,
+    pub(super) cosines: &'a [f32],
+    pub(super) sines: &'a [f32],
 }
 
 impl Rotations {
     /// Computes the table of `spec`.
     pub(super) fn new(spec: &RopeSpec) -> Self {
-        let mut table = Vec::with_capacity(spec.max_positions * spec.inv_freq.len());
+        let len = spec.max_positions * spec.inv_freq.len();
+        let (mut cosines, mut sines) = (Vec::with_capacity(len), Vec::with_capacity(len));
         for position in 0..spec.max_positions {
             for &frequency in &spec.inv_freq {
                 // The angle is rounded to f32 first, as in the code that models are trained with.
                 let (sin, cos) = f64::from(position as f32 * frequency).sin_cos();
-                table.push((
-                    cos as f32 * spec.attention_factor,
-                    sin as f32 * spec.attention_factor,
-                ));
+                cosines.push(cos as f32 * spec.attention_factor);
+                sines.push(sin as f32 * spec.attention_factor);
             }
         }
         Self {
             style: spec.style,
             pairs: spec.inv_freq.len(),
-            table,
+            cosines,
+            sines,
         }
     }
 
@@ -39,22 +49,41 @@ impl Rotations {
 
     /// Returns the bytes of the table.
     pub(super) fn bytes(&self) -> usize {
-        self.table.capacity() * size_of::<(f32, f32)>()
+        (self.cosines.capacity() + self.sines.capacity()) * size_of::<f32>()
+    }
+
+    /// Returns the angles of `position`.
+    pub(super) fn at(&self, position: u32) -> Angles<'_> {
+        let range = position as usize * self.pairs..(position as usize + 1) * self.pairs;
+        Angles {
+            style: self.style,
+            cosines: &self.cosines[range.clone()],
+            sines: &self.sines[range],
+        }
     }
 
     /// Rotates the first [`Rotations::rotated`] values of `head` to `position`.
     pub(super) fn rotate(&self, head: &mut [f32], position: u32) {
-        let angles = &self.table[position as usize * self.pairs..][..self.pairs];
-        let head = &mut head[..2 * self.pairs];
+        self.at(position).rotate(head);
+    }
+}
+
+impl Angles<'_> {
+    /// Rotates the first values of `head`, two for each pair.
+    #[inline(always)]
+    pub(super) fn rotate(&self, head: &mut [f32]) {
+        let pairs = self.cosines.len();
+        let angles = self.cosines.iter().zip(self.sines);
+        let head = &mut head[..2 * pairs];
         match self.style {
             RopeStyle::Neox => {
-                let (first, second) = head.split_at_mut(self.pairs);
-                for ((a, b), &(cos, sin)) in first.iter_mut().zip(second).zip(angles) {
+                let (first, second) = head.split_at_mut(pairs);
+                for ((a, b), (cos, sin)) in first.iter_mut().zip(second).zip(angles) {
                     (*a, *b) = (*a * cos - *b * sin, *b * cos + *a * sin);
                 }
             }
             RopeStyle::Interleaved => {
-                for (pair, &(cos, sin)) in head.chunks_exact_mut(2).zip(angles) {
+                for (pair, (cos, sin)) in head.chunks_exact_mut(2).zip(angles) {
                     (pair[0], pair[1]) =
                         (pair[0] * cos - pair[1] * sin, pair[1] * cos + pair[0] * sin);
                 }

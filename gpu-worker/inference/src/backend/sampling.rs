@@ -74,7 +74,7 @@ pub(super) enum Sampled {
     Token {
         /// The token.
         id: u32,
-        /// Its log-probability before masks, penalties and temperature.
+        /// Its log-probability before masks, penalties and temperature; 0 where none was asked for.
         logprob: f32,
         /// The most likely tokens, most likely first.
         top: Vec<(u32, f32)>,
@@ -140,13 +140,20 @@ impl Sampler {
         let Some(id) = id else {
             return Sampled::Bad;
         };
+        let Some(top_n) = row.logprobs else {
+            return Sampled::Token {
+                id,
+                logprob: 0.0,
+                top: Vec::new(),
+            };
+        };
         let log_sum = log_sum_exp(logits, max);
         let logprob = |id: u32| {
             logits
                 .get(id as usize)
                 .map_or(f32::NEG_INFINITY, |&x| (f64::from(x) - log_sum) as f32)
         };
-        let mut top = most_likely(logits, row.top_n as usize);
+        let mut top = most_likely(logits, top_n as usize);
         for entry in &mut top {
             entry.1 = logprob(entry.0);
         }

@@ -12,8 +12,12 @@ pub(super) const HOST_PAGE_TOKENS: usize = 16;
 /// The step in work, and the finished ones.
 #[derive(Debug, Default)]
 pub(super) struct StepState {
-    /// The inputs, with every [`StepInputs::LAST`] resolved. Share groups are left out: nothing reads them.
+    /// The inputs, with every [`StepInputs::LAST`] resolved. Share groups are in the fields below.
     pub(super) inputs: StepInputs,
+    /// Pages in common, and one after the last of its members, for each share group.
+    prefixes: Vec<(u32, usize)>,
+    /// Members of the share groups, group after group.
+    prefix_members: Vec<u32>,
     /// One history a slot. Locks are never contended: a slot belongs to one row, or to rows of one task.
     slots: Vec<Mutex<History>>,
     rows_max: usize,
@@ -35,6 +39,9 @@ impl StepState {
         state.inputs.token_types.reserve(rows);
         state.inputs.sequences.reserve(rows);
         state.inputs.logit_rows.reserve(rows);
+        // A sequence has a row at least, and is in one group at most.
+        state.prefixes.reserve(rows);
+        state.prefix_members.reserve(rows);
         state
     }
 
@@ -81,12 +88,27 @@ impl StepState {
             own.starts.clone_from(&table.starts);
             own.write_slots.clone_from(&table.write_slots);
         }
+        self.prefixes.clear();
+        self.prefix_members.clear();
+        for group in &inputs.share_groups {
+            self.prefix_members.extend_from_slice(&group.members);
+            self.prefixes.push((group.pages, self.prefix_members.len()));
+        }
         for token in &mut self.inputs.tokens {
             if *token & StepInputs::LAST != 0 {
                 *token = lock(&self.slots[(*token & !StepInputs::LAST) as usize]).last();
             }
         }
         self.output = StepOutput::default();
+    }
+
+    /// Returns the share groups: pages in common, and the sequences that have them.
+    pub(super) fn shared_prefixes(&self) -> impl Iterator<Item = (u32, &[u32])> {
+        let starts = std::iter::once(0).chain(self.prefixes.iter().map(|prefix| prefix.1));
+        self.prefixes
+            .iter()
+            .zip(starts)
+            .map(|(&(pages, end), start)| (pages, &self.prefix_members[start..end]))
     }
 
     /// Returns the rows of the step.
@@ -185,8 +207,10 @@ impl StepState {
                 .page_tables
                 .iter()
                 .map(|t| t.pages.capacity() + t.starts.capacity() + t.write_slots.capacity())
-                .sum::<usize>();
+                .sum::<usize>()
+            + self.prefix_members.capacity();
         words * size_of::<u32>()
+            + self.prefixes.capacity() * size_of::<(u32, usize)>()
             + self
                 .slots
                 .iter()

@@ -147,8 +147,9 @@ pub struct SampleRow {
     pub mask: Option<Vec<u32>>,
     /// Added to logits.
     pub bias: Vec<(u32, f32)>,
-    /// How many of the most likely tokens to report.
-    pub top_n: u32,
+    /// How many of the most likely tokens to report beside the drawn one; none: no log-probabilities at all,
+    /// which spares a pass over the vocabulary.
+    pub logprobs: Option<u32>,
     /// Take this token, whatever the logits say (replay, prompt scoring).
     pub forced: Option<u32>,
 }
@@ -171,7 +172,7 @@ pub struct Ticket(pub u64);
 pub struct StepOutput {
     /// Sampled token; meaningless where the row was not live or is bad.
     pub tokens: Vec<u32>,
-    /// Its log-probability before masks, penalties and temperature.
+    /// Its log-probability before masks, penalties and temperature; 0 where none was asked for.
     pub logprobs: Vec<f32>,
     /// The most likely tokens and their log-probabilities, most likely first.
     pub top_n: Vec<Vec<(u32, f32)>>,

@@ -107,13 +107,13 @@ fn index(count: usize) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::RequestId;
     use crate::engine::plan::{PartialPrefill, Restore, SampledRun};
+    use crate::engine::sequence::SequenceId;
     use expect_test::expect;
 
     fn run(id: u64, start: usize, tokens: &[RowToken], pages: &[u32]) -> Run {
         Run {
-            id: RequestId(id),
+            id: SequenceId(id),
             stay: id,
             slot: id as u32,
             start,

@@ -130,6 +130,7 @@ impl Decoder {
         let buffers = Buffers::allocate(backend, config, plan, &layers, output)?;
         backend.kv(&kv_spec(config, kv_type), &[plan.pages])?;
         backend.slots(plan.sequences, plan.history_tokens)?;
+        backend.loaded();
         Ok(Decoder {
             embedding,
             layers,

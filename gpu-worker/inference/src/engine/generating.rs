@@ -46,7 +46,7 @@ impl Generating {
             params: self.request.params,
             mask: None,
             bias: self.request.logit_bias.clone(),
-            top_n: self.request.logprobs.unwrap_or(0),
+            logprobs: self.request.logprobs,
             forced: None,
         }
     }

@@ -132,6 +132,15 @@ impl KvCache {
         self.available() - hit.idle
     }
 
+    /// Returns how many pages of a sequence nobody else holds: those that its end makes available.
+    pub(crate) fn own_pages(&self, table: &Table) -> usize {
+        // Who holds a page holds all before it: only the first ones can be shared.
+        let shared = table
+            .nodes
+            .partition_point(|node| self.tree.is_shared(*node));
+        table.pages.len() - shared
+    }
+
     /// Finds the longest ready prefix, the last token always left to compute.
     pub(crate) fn lookup(&self, salt: u64, tokens: Tokens<'_>) -> Lookup {
         let mut hit = Hit::default();

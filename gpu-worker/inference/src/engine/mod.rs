@@ -1,14 +1,22 @@
 //! Schedules sequences over a backend: `submit`, `step`, `take`.
 //!
 //! The scheduler plans, the backend computes, the engine applies: it decides nothing after the plan is made.
+//! Requests whose results must be equal are one sequence ([`duplicates`]). Sequences wait in an order that
+//! serves cache and batch ([`queue`], [`order`]), and start when the pool is expected to hold them to their
+//! ends ([`admission`], [`lengths`]). Nothing of that ever changes a result.
 
+mod admission;
 mod assemble;
 mod decoder;
+mod duplicates;
 mod generating;
 mod kv;
+mod lengths;
 mod order;
 mod pages;
 mod plan;
+pub mod quality;
+mod queue;
 mod radix;
 mod run;
 mod scheduler;
@@ -34,6 +42,8 @@ pub struct Request {
     pub prompt: Arc<[u32]>,
     /// Pages are shared only between requests of one salt (a tenant).
     pub salt: u64,
+    /// Starts before requests that are not, three times of four while both wait.
+    pub urgent: bool,
     /// Seed of the draws.
     pub seed: u64,
     /// Index of the choice (`n > 1`).
@@ -96,7 +106,7 @@ pub struct Generation {
     pub finish_reason: FinishReason,
     /// Tokens of the prompt.
     pub prompt_tokens: u32,
-    /// Of these, found in the cache.
+    /// Of these, found in the cache: all, if the whole result is that of an equal request.
     pub cached_tokens: u32,
     /// Every generated token counts, the stop token too.
     pub completion_tokens: u32,
@@ -134,9 +144,9 @@ pub enum RequestFailure {
 /// Counters of an engine.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Submitted, not yet running.
+    /// Sequences that do not run yet. Requests whose results must be equal are one sequence.
     pub waiting: usize,
-    /// In the batch of the next step.
+    /// Sequences in the batch of the next step.
     pub running: usize,
     /// Steps so far.
     pub steps: u64,
@@ -146,6 +156,10 @@ pub struct Stats {
     pub cached_tokens: u64,
     /// Tokens generated.
     pub completion_tokens: u64,
+    /// Requests that got the result of an equal one.
+    pub copied: u64,
+    /// Their tokens of prompt and output, which are in no other count.
+    pub copied_tokens: u64,
     /// Sequences that lost their pages and were computed again.
     pub preemptions: u64,
     /// KV pages in all.

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::RequestId;
+use super::sequence::SequenceId;
 
 /// The token of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub(crate) struct Restore {
 /// Consecutive rows of one sequence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Run {
-    pub(crate) id: RequestId,
+    pub(crate) id: SequenceId,
     /// Which stay in the batch this is; the next one has other pages.
     pub(crate) stay: u64,
     pub(crate) slot: u32,
@@ -108,7 +108,7 @@ pub(crate) enum EndReason {
 /// A sequence that ended with a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Ended {
-    pub(crate) id: RequestId,
+    pub(crate) id: SequenceId,
     pub(crate) reason: EndReason,
     /// Tokens of its prompt that were found in the cache when it first started.
     pub(crate) cached_tokens: u32,

@@ -80,6 +80,11 @@ impl RadixTree {
         self.node(id).holders == 0
     }
 
+    /// Returns whether more than one sequence holds the node.
+    pub(crate) fn is_shared(&self, id: NodeId) -> bool {
+        self.node(id).holders > 1
+    }
+
     /// Adds a node that the caller holds.
     ///
     /// # Panics

@@ -9,9 +9,11 @@ use std::sync::Arc;
 
 use super::assemble::step_inputs;
 use super::decoder::{Decoder, MemoryPlan};
+use super::duplicates::{Asked, Duplicates, Question};
 use super::generating::{Generating, SampledToken};
 use super::plan::{Plan, SampledRun, Verdict};
 use super::scheduler::{Arrival, Limits, Scheduler};
+use super::sequence::SequenceId;
 use super::{Engine, Outcome, Request, RequestFailure, RequestId, Stats};
 use crate::backend::{
     Backend, BackendError, KvType, Recipe, SampleInputs, SampleParams, SampleRow, StepOutput,
@@ -33,6 +35,8 @@ pub struct EngineConfig {
     pub context_tokens: usize,
     /// Whether requests of one salt share the pages of common prefixes. Never changes a result.
     pub prefix_cache: bool,
+    /// Whether requests whose results must be equal are computed once. Never changes a result.
+    pub duplicates: bool,
     /// How products are computed.
     pub recipe: Recipe,
     /// Number type of the KV cache.
@@ -47,7 +51,8 @@ pub struct BatchEngine<B> {
     decoder: Decoder,
     text: Arc<dyn TokenText>,
     scheduler: Scheduler,
-    requests: HashMap<RequestId, Generating>,
+    duplicates: Duplicates,
+    sequences: HashMap<SequenceId, Generating>,
     outcomes: Vec<(RequestId, Outcome)>,
     /// The step whose results are not here yet; always none for a backend that does not look ahead.
     under_way: Option<UnderWay>,
@@ -63,7 +68,7 @@ impl<B> std::fmt::Debug for BatchEngine<B> {
         f.debug_struct("BatchEngine")
             .field("fingerprint", &self.fingerprint)
             .field("steps", &self.steps)
-            .field("requests", &self.requests.len())
+            .field("sequences", &self.sequences.len())
             .finish_non_exhaustive()
     }
 }
@@ -123,7 +128,8 @@ impl<B: Backend> BatchEngine<B> {
             decoder,
             text,
             scheduler,
-            requests: HashMap::new(),
+            duplicates: Duplicates::new(config.duplicates),
+            sequences: HashMap::new(),
             outcomes: Vec::new(),
             under_way: None,
             steps: 0,
@@ -131,6 +137,11 @@ impl<B: Backend> BatchEngine<B> {
             context_tokens,
             fingerprint: format!("{} {}", caps.fingerprint, config.weights_id),
         })
+    }
+
+    /// Returns the backend, for what only its owner can know.
+    pub fn backend_mut(&mut self) -> &mut B {
+        &mut self.backend
     }
 
     fn check_prompt(&self, prompt: &[u32]) -> Result<(), RequestFailure> {
@@ -151,21 +162,27 @@ impl<B: Backend> BatchEngine<B> {
 
     fn accept_request(&mut self, mut request: Request) -> Result<(), RequestFailure> {
         self.check_prompt(&request.prompt)?;
-        self.scheduler.submit(Arrival {
-            id: request.id,
-            prompt: Arc::clone(&request.prompt),
-            salt: request.salt,
-            max_tokens: usize::try_from(request.max_tokens).unwrap_or(usize::MAX),
-        })?;
         request
             .logit_bias
             .retain(|(token, _)| (*token as usize) < self.vocabulary);
-        self.requests.insert(request.id, Generating::new(request));
+        match self.duplicates.ask(request.id, Question::of(&request)) {
+            Asked::Answered(generation) => self
+                .outcomes
+                .push((request.id, Outcome::Finished(generation))),
+            Asked::Joined(sequence) if request.urgent => self.scheduler.hurry(sequence),
+            Asked::Joined(_) => {}
+            Asked::New(question) => {
+                let id = self.duplicates.next_sequence();
+                self.scheduler.submit(Arrival::new(id, &request))?;
+                self.duplicates.open(request.id, question);
+                self.sequences.insert(id, Generating::new(request));
+            }
+        }
         Ok(())
     }
 
     fn sample_inputs(&self, plan: &Plan) -> SampleInputs {
-        let row = |sampled: &SampledRun| match self.requests.get(&sampled.run.id) {
+        let row = |sampled: &SampledRun| match self.sequences.get(&sampled.run.id) {
             Some(generating) => generating.sample_row(sampled.run.slot, sampled.output_index),
             None => dead_row(sampled),
         };
@@ -181,11 +198,12 @@ impl<B: Backend> BatchEngine<B> {
         let verdicts = self.judge(&step.plan, output);
         for ended in self.scheduler.apply(&step.plan, &verdicts) {
             let generating = self
-                .requests
+                .sequences
                 .remove(&ended.id)
                 .expect("a sequence that ended was submitted");
+            let outcome = generating.finish(ended, self.text.as_ref());
             self.outcomes
-                .push((ended.id, generating.finish(ended, self.text.as_ref())));
+                .extend(self.duplicates.close(ended.id, outcome));
         }
         Ok(())
     }
@@ -195,7 +213,7 @@ impl<B: Backend> BatchEngine<B> {
         let mut verdicts = Vec::with_capacity(plan.sampled.len());
         for (row, sampled) in (0u32..).zip(&plan.sampled) {
             let index = row as usize;
-            verdicts.push(match self.requests.get_mut(&sampled.run.id) {
+            verdicts.push(match self.sequences.get_mut(&sampled.run.id) {
                 None => Verdict::Surplus,
                 Some(_) if bad.contains(&row) => Verdict::NotFinite,
                 Some(generating) => {
@@ -225,8 +243,10 @@ impl<B: Backend + Send> Engine for BatchEngine<B> {
     }
 
     fn abort(&mut self, id: RequestId) {
-        self.scheduler.abort(id);
-        self.requests.remove(&id);
+        if let Some(sequence) = self.duplicates.leave(id) {
+            self.scheduler.abort(sequence);
+            self.sequences.remove(&sequence);
+        }
         self.outcomes.retain(|(other, _)| *other != id);
     }
 
@@ -235,7 +255,10 @@ impl<B: Backend + Send> Engine for BatchEngine<B> {
         let before = self.under_way.take();
         if plan.is_empty() {
             let Some(before) = before else {
-                assert!(self.requests.is_empty(), "sequences wait, and none can run");
+                assert!(
+                    self.duplicates.is_idle(),
+                    "sequences wait, and none can run"
+                );
                 return Ok(false);
             };
             self.finish(&before)?;
@@ -270,6 +293,7 @@ impl<B: Backend + Send> Engine for BatchEngine<B> {
         let (waiting, running) = self.scheduler.queues();
         let (pages_total, pages_free) = self.scheduler.pages();
         let counters = self.scheduler.counters();
+        let saved = self.duplicates.saved();
         Stats {
             waiting,
             running,
@@ -277,6 +301,8 @@ impl<B: Backend + Send> Engine for BatchEngine<B> {
             prompt_tokens: counters.prompt_tokens,
             cached_tokens: counters.cached_tokens,
             completion_tokens: counters.completion_tokens,
+            copied: saved.requests,
+            copied_tokens: saved.tokens,
             preemptions: counters.preemptions,
             pages_total,
             pages_free,
@@ -303,7 +329,7 @@ fn dead_row(sampled: &SampledRun) -> SampleRow {
         params: SampleParams::GREEDY,
         mask: None,
         bias: Vec::new(),
-        top_n: 0,
+        logprobs: None,
         forced: None,
     }
 }

@@ -3,7 +3,7 @@
 //! Owns the waiting and the running sequences and the KV pages. Knows no tensors, no text and no clock.
 //! [`Scheduler::plan`] decides and marks what it planned as under way; [`Scheduler::apply`] takes in what
 //! came of it. Up to two plans may be under way: a row whose token is not here yet is planned as
-//! [`RowToken::Last`]. Who starts when is decided in [`starts`].
+//! [`RowToken::Last`]. Who starts when is decided in [`starts`], in the order of [`super::queue`].
 
 mod starts;
 
@@ -11,10 +11,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use super::kv::{KvCache, Tokens};
-use super::order::{OutputEstimate, Rank};
+use super::lengths::{LearnedLengths, LengthClass, OutputLength};
 use super::plan::{EndReason, Ended, Plan, RowToken, Run, SampledRun, Verdict};
-use super::sequence::{Sequence, Stage};
-use super::{RequestFailure, RequestId};
+use super::queue::{Lane, Rank, WaitingQueue};
+use super::sequence::{Sequence, SequenceId, Stage};
+use super::{Request, RequestFailure};
 
 /// The bounds that the scheduler keeps.
 #[derive(Debug, Clone, Copy)]
@@ -33,13 +34,34 @@ pub(crate) struct Limits {
     pub(crate) prefix_cache: bool,
 }
 
-/// What the scheduler must know of a request.
+/// What the scheduler must know of a sequence.
 #[derive(Debug, Clone)]
 pub(crate) struct Arrival {
-    pub(crate) id: RequestId,
+    pub(crate) id: SequenceId,
     pub(crate) prompt: Arc<[u32]>,
     pub(crate) salt: u64,
     pub(crate) max_tokens: usize,
+    /// Whether nothing can end the output before `max_tokens`.
+    pub(crate) runs_to_limit: bool,
+    pub(crate) lane: Lane,
+}
+
+impl Arrival {
+    /// Takes what the scheduler must know from a request.
+    pub(crate) fn new(id: SequenceId, request: &Request) -> Arrival {
+        Arrival {
+            id,
+            prompt: Arc::clone(&request.prompt),
+            salt: request.salt,
+            max_tokens: usize::try_from(request.max_tokens).unwrap_or(usize::MAX),
+            runs_to_limit: request.ignore_eos && request.stop.is_empty(),
+            lane: if request.urgent {
+                Lane::Urgent
+            } else {
+                Lane::Patient
+            },
+        }
+    }
 }
 
 /// Counters of the scheduler.
@@ -58,12 +80,12 @@ pub(crate) struct Counters {
 pub(crate) struct Scheduler {
     limits: Limits,
     kv: KvCache,
-    sequences: HashMap<RequestId, Sequence>,
-    waiting: BTreeMap<Rank, RequestId>,
+    sequences: HashMap<SequenceId, Sequence>,
+    waiting: WaitingQueue,
     /// By age, which is the order of the first start.
-    running: BTreeMap<u64, RequestId>,
+    running: BTreeMap<u64, SequenceId>,
     slots: Vec<u32>,
-    estimate: OutputEstimate,
+    lengths: LearnedLengths,
     ages: u64,
     stays: u64,
     counters: Counters,
@@ -87,10 +109,10 @@ impl Scheduler {
             limits,
             kv: KvCache::new(limits.pages, limits.page_tokens, limits.prefix_cache),
             sequences: HashMap::new(),
-            waiting: BTreeMap::new(),
+            waiting: WaitingQueue::default(),
             running: BTreeMap::new(),
             slots: (0..slots).rev().collect(),
-            estimate: OutputEstimate::new(),
+            lengths: LearnedLengths::default(),
             ages: 0,
             stays: 0,
             counters: Counters::default(),
@@ -130,18 +152,19 @@ impl Scheduler {
                 needed_tokens: saturate(needed),
             });
         }
-        let rank = Rank::new(
-            self.counters.submitted,
-            arrival.salt,
-            Arc::clone(&arrival.prompt),
-        );
+        let length = if arrival.runs_to_limit {
+            OutputLength::Limit
+        } else {
+            OutputLength::Learned(LengthClass::new(arrival.salt, &arrival.prompt, limit))
+        };
         self.counters.submitted += 1;
-        self.waiting.insert(rank.clone(), arrival.id);
+        let rank = self.waiting.push(arrival.lane, arrival.id);
         let sequence = Sequence {
             prompt: arrival.prompt,
             output: Vec::new(),
             salt: arrival.salt,
             limit,
+            length,
             pending: 0,
             cached: None,
             stage: Stage::Waiting(rank),
@@ -149,14 +172,31 @@ impl Scheduler {
         let earlier = self.sequences.insert(arrival.id, sequence);
         assert!(
             earlier.is_none(),
-            "request id {} is used twice",
+            "sequence id {} is used twice",
             arrival.id.0
         );
         Ok(())
     }
 
+    /// Lets a sequence that has never run start with the urgent ones.
+    pub(crate) fn hurry(&mut self, id: SequenceId) {
+        let Some(sequence) = self.sequences.get_mut(&id) else {
+            return;
+        };
+        if let Stage::Waiting(
+            rank @ Rank::New {
+                lane: Lane::Patient,
+                ..
+            },
+        ) = sequence.stage
+        {
+            self.waiting.remove(rank);
+            sequence.stage = Stage::Waiting(self.waiting.push(Lane::Urgent, id));
+        }
+    }
+
     /// Drops a sequence. Rows of it that are under way come to nothing.
-    pub(crate) fn abort(&mut self, id: RequestId) {
+    pub(crate) fn abort(&mut self, id: SequenceId) {
         self.remove(id);
         self.assert_consistent();
     }
@@ -197,7 +237,9 @@ impl Scheduler {
                 let sequence = self
                     .remove(sampled.run.id)
                     .expect("a sequence that just got a token is here");
-                self.estimate.learn(sequence.output.len());
+                if reason != EndReason::NotFinite {
+                    self.lengths.learn(sequence.length, sequence.output.len());
+                }
                 ended.push(Ended {
                     id: sampled.run.id,
                     reason,
@@ -225,7 +267,7 @@ impl Scheduler {
     }
 
     fn plan_decodes(&mut self, plan: &mut Plan) {
-        let by_age: Vec<RequestId> = self.running.values().copied().collect();
+        let by_age: Vec<SequenceId> = self.running.values().copied().collect();
         for id in by_age {
             let sequence = self.sequences.get(&id).expect("a running sequence is here");
             let Stage::Running(running) = &sequence.stage else {
@@ -250,7 +292,7 @@ impl Scheduler {
 
     /// Gets pages for `tokens` tokens of a running sequence, taking them from the newest ones if it must.
     /// Returns false if the sequence itself had to give way.
-    fn make_room(&mut self, id: RequestId, tokens: usize) -> bool {
+    fn make_room(&mut self, id: SequenceId, tokens: usize) -> bool {
         loop {
             let sequence = self
                 .sequences
@@ -275,7 +317,7 @@ impl Scheduler {
         }
     }
 
-    fn preempt(&mut self, id: RequestId) {
+    fn preempt(&mut self, id: SequenceId) {
         let sequence = self
             .sequences
             .get_mut(&id)
@@ -284,10 +326,9 @@ impl Scheduler {
             unreachable!("a sequence in the running set runs")
         };
         let age = running.age;
-        let rank = Rank::Preempted { age };
-        let stage = std::mem::replace(&mut sequence.stage, Stage::Waiting(rank.clone()));
+        let rank = self.waiting.push_preempted(age, id);
+        let stage = std::mem::replace(&mut sequence.stage, Stage::Waiting(rank));
         self.running.remove(&age);
-        self.waiting.insert(rank, id);
         self.leave(stage);
         self.counters.preemptions += 1;
     }
@@ -347,14 +388,14 @@ impl Scheduler {
         (sequence.output.len() == sequence.limit).then_some(EndReason::Full)
     }
 
-    fn remove(&mut self, id: RequestId) -> Option<Sequence> {
+    fn remove(&mut self, id: SequenceId) -> Option<Sequence> {
         let mut sequence = self.sequences.remove(&id)?;
         self.counters.left += 1;
         let nowhere = Stage::Waiting(Rank::Preempted { age: 0 });
         let stage = std::mem::replace(&mut sequence.stage, nowhere);
         match &stage {
             Stage::Waiting(rank) => {
-                self.waiting.remove(rank);
+                self.waiting.remove(*rank);
             }
             Stage::Running(running) => {
                 self.running.remove(&running.age);

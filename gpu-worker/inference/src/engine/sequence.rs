@@ -4,10 +4,14 @@
 
 use std::sync::Arc;
 
-use super::RequestId;
 use super::kv::{Table, Tokens};
-use super::order::Rank;
+use super::lengths::OutputLength;
 use super::plan::{PartialPrefill, Plan, Restore, RowToken, Run, SampledRun};
+use super::queue::Rank;
+
+/// Names a sequence within one engine. Several requests may wait for the same one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct SequenceId(pub(crate) u64);
 
 #[derive(Debug)]
 pub(super) struct Sequence {
@@ -16,6 +20,8 @@ pub(super) struct Sequence {
     pub(super) salt: u64,
     /// The most tokens of output.
     pub(super) limit: usize,
+    /// What is known of the length of its output.
+    pub(super) length: OutputLength,
     /// Tokens sampled by steps whose results are not here yet.
     pub(super) pending: usize,
     /// Prompt tokens found in the cache at the first start.
@@ -57,7 +63,7 @@ impl Sequence {
     }
 
     /// Plans its next chunk, if it is still prefilling, within `budget` rows.
-    pub(super) fn plan_chunk(&mut self, id: RequestId, budget: &mut usize, plan: &mut Plan) {
+    pub(super) fn plan_chunk(&mut self, id: SequenceId, budget: &mut usize, plan: &mut Plan) {
         let Stage::Running(running) = &self.stage else {
             return;
         };
@@ -83,7 +89,7 @@ impl Sequence {
     }
 
     /// Plans rows of which the last gives the next token.
-    pub(super) fn plan_sampled(&mut self, id: RequestId, tokens: Vec<RowToken>) -> SampledRun {
+    pub(super) fn plan_sampled(&mut self, id: SequenceId, tokens: Vec<RowToken>) -> SampledRun {
         let run = self.plan_run(id, tokens);
         let output_index = self.output.len() + self.pending;
         self.pending += 1;
@@ -93,7 +99,7 @@ impl Sequence {
         }
     }
 
-    fn plan_run(&mut self, id: RequestId, tokens: Vec<RowToken>) -> Run {
+    fn plan_run(&mut self, id: SequenceId, tokens: Vec<RowToken>) -> Run {
         let Stage::Running(running) = &mut self.stage else {
             unreachable!("only running sequences get rows")
         };

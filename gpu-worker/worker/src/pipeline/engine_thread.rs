@@ -13,14 +13,18 @@ use crate::model::ModelText;
 use crate::openai::{self, AnswerShape, PreparedLine};
 
 pub(super) enum ToEngine {
-    Run {
-        key: LineKey,
-        endpoint: Endpoint,
-        request_id: String,
-        salt: u64,
-        line: PreparedLine,
-    },
+    Run(ReadyLine),
     Cancel(LineKey),
+}
+
+/// A line that is parsed, templated and tokenised.
+pub(super) struct ReadyLine {
+    pub(super) key: LineKey,
+    pub(super) endpoint: Endpoint,
+    pub(super) request_id: String,
+    pub(super) salt: u64,
+    pub(super) urgent: bool,
+    pub(super) line: PreparedLine,
 }
 
 /// A line whose sequences run.
@@ -102,13 +106,7 @@ impl EngineThread<'_> {
 
     fn receive(&mut self, message: ToEngine) {
         match message {
-            ToEngine::Run {
-                key,
-                endpoint,
-                request_id,
-                salt,
-                line,
-            } => self.start(key, endpoint, request_id, salt, line),
+            ToEngine::Run(line) => self.start(line),
             ToEngine::Cancel(key) => {
                 if let Some(line) = self.lines.remove(&key) {
                     self.drop_requests(&line);
@@ -117,14 +115,15 @@ impl EngineThread<'_> {
         }
     }
 
-    fn start(
-        &mut self,
-        key: LineKey,
-        endpoint: Endpoint,
-        request_id: String,
-        salt: u64,
-        line: PreparedLine,
-    ) {
+    fn start(&mut self, line: ReadyLine) {
+        let ReadyLine {
+            key,
+            endpoint,
+            request_id,
+            salt,
+            urgent,
+            line,
+        } = line;
         let mut requests = Vec::with_capacity(line.sequences.len());
         for (index, sequence) in line.sequences.into_iter().enumerate() {
             let id = RequestId(self.next_request);
@@ -135,6 +134,7 @@ impl EngineThread<'_> {
                 id,
                 prompt: sequence.prompt,
                 salt,
+                urgent,
                 seed: sequence.seed,
                 choice: sequence.choice,
                 max_tokens: sequence.max_tokens,

@@ -6,7 +6,7 @@ use std::sync::mpsc;
 
 use tokio::sync::mpsc as async_mpsc;
 
-use super::engine_thread::ToEngine;
+use super::engine_thread::{ReadyLine, ToEngine};
 use super::{Finished, FromEngine, LineJob, ToPrepare};
 use crate::model::ModelText;
 use crate::openai::{self, LineContext, LineError};
@@ -21,7 +21,9 @@ pub(super) fn run(
 ) {
     while let Ok(message) = inbox.recv() {
         let sent = match message {
-            ToPrepare::Run(job) => prepare(*job, to_engine, results, text, context_tokens),
+            ToPrepare::Run { job, urgent } => {
+                prepare(*job, urgent, to_engine, results, text, context_tokens)
+            }
             ToPrepare::Cancel(key) => to_engine.send(ToEngine::Cancel(key)).is_ok(),
         };
         if !sent {
@@ -32,6 +34,7 @@ pub(super) fn run(
 
 fn prepare(
     job: LineJob,
+    urgent: bool,
     to_engine: &mpsc::Sender<ToEngine>,
     results: &async_mpsc::UnboundedSender<FromEngine>,
     text: &Arc<ModelText>,
@@ -57,13 +60,14 @@ fn prepare(
     });
     match prepared {
         Ok(line) => to_engine
-            .send(ToEngine::Run {
+            .send(ToEngine::Run(ReadyLine {
                 key: job.key,
                 endpoint: job.endpoint,
                 request_id: job.request_id,
                 salt: job.salt,
+                urgent,
                 line,
-            })
+            }))
             .is_ok(),
         Err(error) => {
             let finished = Finished {

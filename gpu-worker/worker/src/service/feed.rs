@@ -4,10 +4,10 @@ use batch_core::message::{Lane, QueueName};
 
 use super::held::Held;
 use super::{SLOTS, Service};
-use crate::pipeline::Pipeline;
+use crate::pipeline::{LINES_AHEAD, Pipeline};
 
-/// Lines that the engine is given, in multiples of the sequences it runs at once: enough that it never waits
-/// for this worker, few enough that the fast lane does not wait long behind them.
+/// Lines that a worker must hold, in multiples of the sequences that the engine runs at once: with fewer it
+/// could wait for this worker. With more, lines would wait here that another worker could run.
 const AHEAD: usize = 2;
 
 /// Shards held at once by a worker whose shards are small.
@@ -34,17 +34,17 @@ impl Service {
         self.held.values().map(Held::running_lines).sum()
     }
 
-    /// Gives waiting lines to the engine: those of the fast lane first, but a quarter of the places is kept
-    /// for the others. A line that must run alone waits until nothing runs, and nothing starts beside it.
+    /// Gives waiting lines to the engine, where those of the fast lane start before the others, but leave them
+    /// a quarter of the starts. A line that must run alone waits until nothing runs, and nothing starts beside
+    /// it.
     pub(super) fn feed(&mut self, pipeline: &Pipeline) {
         let mut held = self.held.values();
         if held.any(|held| held.shard.alone && held.running_lines() > 0) {
             return;
         }
-        let limit = pipeline.sequences_at_once() * AHEAD;
-        self.feed_lane(pipeline, Lane::Fast, limit - limit / 4, limit);
-        self.feed_lane(pipeline, Lane::Bulk, limit, limit);
-        self.feed_lane(pipeline, Lane::Fast, limit, limit);
+        for lane in [Lane::Fast, Lane::Bulk] {
+            self.feed_lane(pipeline, lane);
+        }
         if self.running_lines() == 0
             && let Some(alone) = self.held.values_mut().find(|held| !held.waiting.is_empty())
         {
@@ -52,12 +52,12 @@ impl Service {
         }
     }
 
-    /// Submits lines of a lane while fewer than `lane_max` of its own, and than `all_max` in all, run.
-    fn feed_lane(&mut self, pipeline: &Pipeline, lane: Lane, lane_max: usize, all_max: usize) {
+    /// Submits lines of a lane while the engine has room for more of them.
+    fn feed_lane(&mut self, pipeline: &Pipeline, lane: Lane) {
         let in_lane = self.held.values().filter(|held| lane_of(held) == lane);
-        let lane_runs: usize = in_lane.map(Held::running_lines).sum();
-        let free = all_max.saturating_sub(self.running_lines());
-        let mut room = lane_max.saturating_sub(lane_runs).min(free);
+        let running: usize = in_lane.map(Held::running_lines).sum();
+        let limit = LINES_AHEAD.max(pipeline.sequences_at_once() * AHEAD);
+        let mut room = limit.saturating_sub(running);
         let shards = self.held.values_mut();
         for held in shards.filter(|held| lane_of(held) == lane && !held.shard.alone) {
             room -= submit(pipeline, held, room);
@@ -68,9 +68,13 @@ impl Service {
 /// Submits at most `room` waiting lines of a shard, and returns how many.
 fn submit(pipeline: &Pipeline, held: &mut Held, room: usize) -> usize {
     let lines = room.min(held.waiting.len());
+    let lane = lane_of(held);
     for job in held.waiting.drain(..lines) {
         tracing::debug!(batch.id = %job.run, line.no = job.line.0, "line submitted");
-        pipeline.submit(job);
+        match lane {
+            Lane::Fast => pipeline.submit_urgent(job),
+            Lane::Bulk => pipeline.submit(job),
+        }
     }
     lines
 }

@@ -52,7 +52,7 @@ impl Service {
             context_tokens: context_tokens
                 .and_then(|model| model.context_tokens)
                 .map(|tokens| tokens as usize),
-            ..self.context.options
+            ..self.context.options.clone()
         };
         tracing::info!(model.id = %id, "load a model");
         let mut stop = self.stop.clone();

@@ -99,7 +99,7 @@ impl Frame {
         let rows = keys
             .iter()
             .map(|key| SampleRow {
-                top_n: VOCABULARY as u32,
+                logprobs: Some(VOCABULARY as u32),
                 ..greedy(key.0 as u32, key.1 as u32)
             })
             .collect();

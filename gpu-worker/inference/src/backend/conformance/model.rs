@@ -182,7 +182,7 @@ impl<B: Backend> Decoder<B> {
             .flat_map(|part| part.rows.clone().map(|row| (part.sequence, row)))
             .collect();
         let rows = keys.iter().map(|&(sequence, row)| SampleRow {
-            top_n: self.shape.vocabulary as u32,
+            logprobs: Some(self.shape.vocabulary as u32),
             ..greedy(sequences[sequence].slot, row as u32)
         });
         let samples = SampleInputs {

@@ -3,9 +3,9 @@
 use super::step::{Sequence, greedy};
 use super::{MAX_ROWS, Suite, reference};
 use crate::backend::{
-    Backend, BackendError, Buf, Embed, Epilogue, GraphKey, Linear, Norm, NormKind, Role, Rows,
-    SampleInputs, SampleParams, SampleRow, Shard, SlotReset, StepInputs, StepOutput, StepSequence,
-    Weight, WeightDesc, WeightSource, WeightUse,
+    Backend, BackendError, Buf, Embed, Epilogue, GraphKey, Linear, Norm, NormKind, Recipe, Role,
+    Rows, SampleInputs, SampleParams, SampleRow, Shard, SlotReset, StepInputs, StepOutput,
+    StepSequence, Weight, WeightDesc, WeightSource, WeightUse,
 };
 use crate::model::ModelError;
 
@@ -70,7 +70,12 @@ struct Exactly<B> {
 }
 
 impl<B: Backend> Exactly<B> {
-    fn load(mut backend: B, recipe: crate::backend::Recipe) -> Result<Self, BackendError> {
+    fn load(mut backend: B, recipe: Recipe) -> Result<Self, BackendError> {
+        // Sampling is no matter of recipes, and int8 is exact for no weights.
+        let recipe = match recipe {
+            Recipe::F32 => Recipe::F32,
+            Recipe::Bf16 | Recipe::Int8 => Recipe::Bf16,
+        };
         let desc = |n, used_as| WeightDesc {
             name: "exact".to_owned(),
             n,
@@ -250,7 +255,7 @@ fn rows() -> Vec<SampleRow> {
         } else {
             Vec::new()
         },
-        top_n: i as u32 % 6,
+        logprobs: (i as u32 % 7).checked_sub(1),
         forced: (i % 13 == 12).then_some(i as u32),
         live: i % 17 != 16,
         ..greedy(i as u32, i as u32)

@@ -44,7 +44,7 @@ pub(super) fn greedy(slot: u32, position: u32) -> SampleRow {
         params: SampleParams::GREEDY,
         mask: None,
         bias: Vec::new(),
-        top_n: 0,
+        logprobs: Some(0),
         forced: None,
     }
 }

@@ -14,6 +14,11 @@ const BF16: Options = Options {
     kv: KvType::Bf16,
     tolerance: 0.12,
 };
+const INT8: Options = Options {
+    recipe: Recipe::Int8,
+    kv: KvType::Bf16,
+    tolerance: 0.5,
+};
 
 fn scalar(lookahead: usize) -> ScalarBackend {
     ScalarBackend::new(ScalarConfig {
@@ -28,6 +33,7 @@ fn cpu(threads: usize, recipe: Recipe, isa: Isa) -> CpuBackend {
         max_rows: MAX_ROWS,
         recipe,
         isa: Some(isa),
+        packed: None,
     })
     .expect("the ISA is available")
 }
@@ -117,8 +123,33 @@ fn avx512_bf16_passes() {
 }
 
 #[test]
+fn portable_int8_passes() {
+    check_cpu(Isa::Portable, INT8);
+}
+
+#[test]
+fn avx2_int8_passes() {
+    check_cpu(Isa::Avx2, INT8);
+}
+
+#[test]
+fn avx512_int8_widened_passes() {
+    check_cpu(Isa::Avx512, INT8);
+}
+
+#[test]
+fn avx512_int8_passes() {
+    check_cpu(Isa::Avx512Vnni, INT8);
+}
+
+#[test]
+fn avx512_int8_beside_bf16_passes() {
+    check_cpu(Isa::Avx512Bf16, INT8);
+}
+
+#[test]
 fn cpu_holds_no_more_memory_after_steps_than_after_load() {
-    for options in [F32, BF16] {
+    for options in [F32, BF16, INT8] {
         for shape in shape::shapes() {
             let backend = cpu(2, options.recipe, Isa::detect());
             let mut decoder =

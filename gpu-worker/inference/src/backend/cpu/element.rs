@@ -2,10 +2,15 @@
 
 use half::bf16;
 
+use super::packed_file::Plain;
 use super::simd::Simd;
 
 /// A number that products read, [`Element::PACK`] of them in a 32-bit lane.
-pub(super) trait Element: Copy + Default + Send + Sync + std::fmt::Debug + 'static {
+pub(super) trait Element: Plain {
+    /// The type's name.
+    const NAME: &'static str;
+    /// Whether [`Element::dot`] is a product of bf16.
+    const IS_BF16: bool;
     /// Values in a lane: neighbours along the summed dimension.
     const PACK: usize;
     /// One vector of lanes.
@@ -26,6 +31,8 @@ pub(super) trait Element: Copy + Default + Send + Sync + std::fmt::Debug + 'stat
 }
 
 impl Element for f32 {
+    const NAME: &'static str = "f32";
+    const IS_BF16: bool = false;
     const PACK: usize = 1;
     type Lanes<S: Simd> = S::V;
 
@@ -61,6 +68,8 @@ impl Element for f32 {
 }
 
 impl Element for bf16 {
+    const NAME: &'static str = "bf16";
+    const IS_BF16: bool = true;
     const PACK: usize = 2;
     type Lanes<S: Simd> = S::P;
 

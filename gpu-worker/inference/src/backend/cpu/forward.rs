@@ -1,17 +1,18 @@
 //! The forward operations: each cut into tasks that write disjoint parts.
 #![expect(unsafe_code, reason = "tasks write disjoint rows")]
 
+use std::ops::Range;
 use std::sync::Mutex;
 
-use super::attention::{Operands, PAIRS, Span};
 use super::element::Element;
-use super::kv::{Cache, Pages, store_token};
-use super::linear::{self, Product};
+use super::int8::{CodedPlane, EncodeRow, Int8Factors, QUAD};
+use super::kv::{Cache, Pages};
+use super::linear::{self, Factors, FloatFactors, Product};
 use super::norm::{NormRow, RowOut};
 use super::pack::Packed;
+use super::rope_store::{self, StoreRows};
 use super::storage::{Aligned, Buffer, OutputValues, Plane, Shared};
 use super::{CpuBackend, Stored, attention, lock};
-use crate::backend::rope::rms_norm_head;
 use crate::backend::scalar::{attend_step_rows, pool_rows};
 use crate::backend::{Attend, Embed, KvFrom, Linear, Norm, Pool, RopeStore, Rows, Weight};
 
@@ -46,21 +47,23 @@ impl CpuBackend {
     fn add_table_row(&self, table: Weight, row: u32, scale: f32, out: &mut [f32]) {
         match &self.weights[table.0 as usize] {
             Stored::F32(packed) => packed.add_row(row as usize, scale, out),
-            Stored::Bf16(packed) => packed.add_row(row as usize, scale, out),
-            Stored::Vector(_) => panic!("an embedding table is a matrix"),
+            Stored::Bf16(packed) | Stored::TiedInt8 { table: packed, .. } => {
+                packed.add_row(row as usize, scale, out)
+            }
+            Stored::Int8(_) | Stored::Vector(_) => panic!("the weight is not an embedding table"),
         }
     }
 
     pub(super) fn run_norm(&mut self, op: &Norm, x: &mut Plane<f32>, out: &mut Buffer) {
         let (cols, stride) = (x.cols, x.stride);
         let x = Shared::new(&mut x.values);
-        let out = out.output();
+        let target = out.output();
         let add = op.add.map(|add| self.bufs[add.0 as usize].f32());
         let gain = self.vector(op.weight);
         let bias = op.bias.map(|bias| self.vector(bias));
         self.each_row(|row| {
-            let out_range = row * out.stride..row * out.stride + out.cols;
-            let out = match &out.values {
+            let out_range = row * target.stride..row * target.stride + target.cols;
+            let out = match &target.values {
                 // SAFETY: each row belongs to one task.
                 OutputValues::F32(values) => RowOut::F32(unsafe { values.part(out_range) }),
                 // SAFETY: each row belongs to one task.
@@ -83,30 +86,41 @@ impl CpuBackend {
     }
 
     pub(super) fn run_linear(&mut self, op: &Linear, out: &mut Buffer) {
-        let mut logit_rows_f32 = std::mem::take(&mut self.scratch.logit_rows_f32);
-        let mut logit_rows_bf16 = std::mem::take(&mut self.scratch.logit_rows_bf16);
-        match (
-            &self.weights[op.weight.0 as usize],
-            &self.bufs[op.x.0 as usize],
-        ) {
+        let mut x = std::mem::take(&mut self.bufs[op.x.0 as usize]);
+        let mut scratch = std::mem::take(&mut self.scratch);
+        let logit_rows = &self.state.inputs.logit_rows;
+        match (&self.weights[op.weight.0 as usize], &mut x) {
             (Stored::F32(weight), Buffer::F32(x)) => {
-                self.multiply(op, x, weight, &mut logit_rows_f32, out)
+                self.multiply_floats(op, x, weight, &mut scratch.logit_rows_f32, out)
             }
             (Stored::Bf16(weight), Buffer::Bf16(x)) => {
-                self.multiply(op, x, weight, &mut logit_rows_bf16, out)
+                self.multiply_floats(op, x, weight, &mut scratch.logit_rows_bf16, out)
             }
-            (
-                Stored::F32(_) | Stored::Bf16(_) | Stored::Vector(_),
-                Buffer::F32(_) | Buffer::Bf16(_),
-            ) => {
-                panic!("the input buffer was made for another kind of weight")
+            (Stored::Int8(weight) | Stored::TiedInt8 { matrix: weight, .. }, Buffer::Int8(x)) => {
+                self.encode(x);
+                let (codes, scales) = match op.rows {
+                    Rows::All => (&x.codes, &x.scales),
+                    Rows::Logit => {
+                        gather(&mut scratch.logit_row_codes, &x.codes, x.stride, logit_rows);
+                        gather(&mut scratch.logit_row_scales, &x.scales, 1, logit_rows);
+                        (&scratch.logit_row_codes, &scratch.logit_row_scales)
+                    }
+                };
+                let factors = Int8Factors {
+                    codes,
+                    stride: x.stride,
+                    scales,
+                    weight,
+                };
+                self.multiply(op, factors, x.stride == weight.units * QUAD, out);
             }
+            _ => panic!("the input buffer was made for another kind of weight"),
         }
-        self.scratch.logit_rows_f32 = logit_rows_f32;
-        self.scratch.logit_rows_bf16 = logit_rows_bf16;
+        self.scratch = scratch;
+        self.bufs[op.x.0 as usize] = x;
     }
 
-    fn multiply<E: Element>(
+    fn multiply_floats<E: Element>(
         &self,
         op: &Linear,
         x: &Plane<E>,
@@ -114,31 +128,59 @@ impl CpuBackend {
         gathered: &mut Aligned<E>,
         out: &mut Buffer,
     ) {
-        assert_eq!(
-            x.stride,
-            weight.units * E::PACK,
-            "a row of the input is as long as a row of the weight"
-        );
-        let logit_rows = &self.state.inputs.logit_rows;
-        let (values, rows) = match op.rows {
-            Rows::All => (&x.values[..], self.state.rows()),
+        let values = match op.rows {
+            Rows::All => &x.values,
             Rows::Logit => {
-                for (to, &from) in gathered.chunks_exact_mut(x.stride).zip(logit_rows) {
-                    to.copy_from_slice(&x.values[from as usize * x.stride..][..x.stride]);
-                }
-                (&gathered[..], logit_rows.len())
+                gather(gathered, &x.values, x.stride, &self.state.inputs.logit_rows);
+                &*gathered
             }
         };
-        let product = Product {
+        let factors = FloatFactors {
             x: values,
             stride: x.stride,
-            rows,
             weight,
+        };
+        self.multiply(op, factors, x.stride == weight.units * E::PACK, out);
+    }
+
+    fn multiply<F: Factors>(&self, op: &Linear, factors: F, fits: bool, out: &mut Buffer) {
+        assert!(fits, "a row of the input is as long as a row of the weight");
+        let product = Product {
+            factors,
+            rows: match op.rows {
+                Rows::All => self.state.rows(),
+                Rows::Logit => self.state.inputs.logit_rows.len(),
+            },
             bias: op.bias.map(|bias| self.vector(bias)),
             epilogue: op.epilogue,
             out: out.output(),
         };
         linear::run(self.isa, &self.pool, product);
+    }
+
+    /// Makes the codes of the step's rows, if they are not there.
+    fn encode(&self, x: &mut CodedPlane) {
+        if std::mem::replace(&mut x.is_coded, true) {
+            return;
+        }
+        let stride = x.stride;
+        let (cols, value_stride) = (x.values.cols, x.values.stride);
+        let values = Shared::new(&mut x.values.values);
+        let codes = Shared::new(&mut x.codes);
+        let scales = Shared::new(&mut x.scales);
+        self.each_row(|row| {
+            // SAFETY: each row belongs to one task.
+            let codes = unsafe { codes.part(row * stride..(row + 1) * stride) };
+            // SAFETY: as above.
+            let values = unsafe { values.part(row * value_stride..row * value_stride + cols) };
+            // SAFETY: as above.
+            let scale = unsafe { scales.part(row..row + 1) };
+            self.isa.run(EncodeRow {
+                values,
+                codes,
+                scale: &mut scale[0],
+            });
+        });
     }
 
     pub(super) fn run_rope_store(
@@ -162,64 +204,44 @@ impl CpuBackend {
         qkv: &mut Plane<f32>,
         pages: Option<&mut Pages<E>>,
     ) {
-        let heads = op.heads;
-        let (query_cols, key_cols) = (heads.q_heads * heads.dk, heads.kv_heads * heads.dk);
-        let stride = qkv.stride;
-        let cols = query_cols + key_cols + heads.kv_heads * heads.dv;
-        let qkv = Shared::new(&mut qkv.values);
         let inputs = &self.state.inputs;
-        let rope = op.rope.map(|table| &self.ropes[table.0 as usize]);
-        let norms =
-            [op.q_norm, op.k_norm].map(|norm| norm.map(|(gain, eps)| (self.vector(gain), eps)));
         let target = pages.map(|pages| {
             let shape = pages.shape;
             let layer = pages.layer_mut(op.layer);
-            (
+            rope_store::Target {
+                blocks: Shared::new(&mut layer.blocks),
                 shape,
-                &inputs.page_tables[layer.group].write_slots,
-                Shared::new(&mut layer.blocks),
-            )
-        });
-        self.each_row(|row| {
-            // SAFETY: each row belongs to one task.
-            let values = unsafe { qkv.part(row * stride..row * stride + cols) };
-            let (queries, rest) = values.split_at_mut(query_cols);
-            let (keys, values) = rest.split_at_mut(key_cols);
-            for (part, norm) in [&mut *queries, &mut *keys].into_iter().zip(norms) {
-                for head in part.chunks_exact_mut(heads.dk) {
-                    if let Some((gain, eps)) = norm {
-                        rms_norm_head(head, gain, eps);
-                    }
-                    if let Some(rope) = rope {
-                        rope.rotate(head, inputs.positions[row]);
-                    }
-                }
-            }
-            if let Some((shape, write_slots, blocks)) = &target {
-                // SAFETY: each row has its own slot.
-                unsafe { store_token(blocks, *shape, write_slots[row] as usize, keys, values) };
+                slots: &inputs.page_tables[layer.group].write_slots,
             }
         });
+        let norm = |norm: Option<(Weight, f32)>| norm.map(|(gain, eps)| (self.vector(gain), eps));
+        let operands = rope_store::Operands {
+            stride: qkv.stride,
+            qkv: Shared::new(&mut qkv.values),
+            heads: op.heads,
+            positions: &inputs.positions,
+            rope: op.rope.map(|table| &self.ropes[table.0 as usize]),
+            q_norm: norm(op.q_norm),
+            k_norm: norm(op.k_norm),
+            target,
+        };
+        self.each_rows(|rows| self.isa.run(StoreRows { operands, rows }));
     }
 
     pub(super) fn run_attend(&mut self, op: &Attend, out: &mut Buffer) {
         if op.from == KvFrom::ThisStep {
             return self.attend_this_step(op, out);
         }
-        let mut tasks = std::mem::take(&mut self.scratch.sequence_tasks);
+        let workers = self.pool.workers();
+        self.scratch.schedule.prepare(op, &self.state, workers);
         match self
             .cache
             .as_ref()
             .expect("attention over pages needs a cache")
         {
-            Cache::F32(pages) => {
-                self.attend_pages(op, pages, &self.scratch.attention_f32, out, &mut tasks)
-            }
-            Cache::Bf16(pages) => {
-                self.attend_pages(op, pages, &self.scratch.attention_bf16, out, &mut tasks)
-            }
+            Cache::F32(pages) => self.attend_pages(op, pages, &self.scratch.attention_f32, out),
+            Cache::Bf16(pages) => self.attend_pages(op, pages, &self.scratch.attention_bf16, out),
         }
-        self.scratch.sequence_tasks = tasks;
     }
 
     fn attend_pages<E: Element>(
@@ -228,43 +250,28 @@ impl CpuBackend {
         pages: &Pages<E>,
         scratch: &[Mutex<attention::Scratch<E>>],
         out: &mut Buffer,
-        first_tasks: &mut Vec<usize>,
     ) {
         let inputs = &self.state.inputs;
         let layer = pages.layer(op.layer);
-        let table = &inputs.page_tables[layer.group];
-        let operands = Operands {
+        let operands = attention::Operands {
             op,
             qkv: self.bufs[op.qkv.0 as usize].f32(),
+            sequences: &inputs.sequences,
+            table: &inputs.page_tables[layer.group],
             layer,
             shape: pages.shape,
             sinks: op.sinks.map(|sinks| self.vector(sinks)),
             out: out.output(),
         };
-        let kv_heads = op.heads.kv_heads;
-        let group = op.heads.q_heads / kv_heads;
-        first_tasks.clear();
-        let mut tasks = 0;
-        for sequence in &inputs.sequences {
-            first_tasks.push(tasks);
-            tasks += (sequence.q_len as usize * group).div_ceil(PAIRS) * kv_heads;
-        }
-        let first_tasks = &*first_tasks;
-        self.pool.run(tasks, &|worker, task| {
-            let index = first_tasks.partition_point(|&first| first <= task) - 1;
-            let sequence = inputs.sequences[index];
-            let within = task - first_tasks[index];
-            let first_pair = within / kv_heads * PAIRS;
-            let pairs = first_pair..(sequence.q_len as usize * group).min(first_pair + PAIRS);
-            let pages =
-                &table.pages[table.starts[index] as usize..table.starts[index + 1] as usize];
-            let span = Span {
-                sequence,
-                pages,
-                kv_head: within % kv_heads,
-                pairs,
-            };
-            attention::run(self.isa, operands, span, &mut lock(&scratch[worker]));
+        let schedule = &self.scratch.schedule;
+        self.pool.run(schedule.tasks(), &|worker, task| {
+            attention::run(
+                self.isa,
+                operands,
+                schedule,
+                task,
+                &mut lock(&scratch[worker]),
+            );
         });
     }
 
@@ -314,10 +321,22 @@ impl CpuBackend {
 
     /// Calls `work` for each row of the step.
     fn each_row(&self, work: impl Fn(usize) + Sync) {
+        self.each_rows(|rows| rows.for_each(&work));
+    }
+
+    /// Calls `work` for ranges of rows that cover the step.
+    fn each_rows(&self, work: impl Fn(Range<usize>) + Sync) {
         let rows = self.state.rows();
         self.pool.run(rows.div_ceil(ROWS_PER_TASK), &|_, task| {
             let first = task * ROWS_PER_TASK;
-            (first..rows.min(first + ROWS_PER_TASK)).for_each(&work);
+            work(first..rows.min(first + ROWS_PER_TASK));
         });
+    }
+}
+
+/// Copies rows of `stride` values side by side.
+fn gather<T: Copy>(to: &mut [T], from: &[T], stride: usize, rows: &[u32]) {
+    for (to, &row) in to.chunks_exact_mut(stride).zip(rows) {
+        to.copy_from_slice(&from[row as usize * stride..][..stride]);
     }
 }

@@ -9,15 +9,23 @@ pub enum Isa {
     Portable,
     /// AVX2 and FMA.
     Avx2,
-    /// AVX-512 F, BW, DQ and VL; bf16 is widened.
+    /// AVX-512 F, BW, DQ and VL; bf16 and 8-bit integers are widened.
     Avx512,
-    /// AVX-512 with `VDPBF16PS`.
+    /// AVX-512 with `VPDPBUSD`; bf16 is widened.
+    Avx512Vnni,
+    /// AVX-512 with `VPDPBUSD` and `VDPBF16PS`.
     Avx512Bf16,
 }
 
 impl Isa {
     /// All, the slowest first.
-    pub const ALL: [Isa; 4] = [Isa::Portable, Isa::Avx2, Isa::Avx512, Isa::Avx512Bf16];
+    pub const ALL: [Isa; 5] = [
+        Isa::Portable,
+        Isa::Avx2,
+        Isa::Avx512,
+        Isa::Avx512Vnni,
+        Isa::Avx512Bf16,
+    ];
 
     /// Returns the best that this machine has.
     pub fn detect() -> Self {
@@ -31,6 +39,7 @@ impl Isa {
             Isa::Portable => true,
             Isa::Avx2 => simd::has_avx2(),
             Isa::Avx512 => simd::has_avx512(),
+            Isa::Avx512Vnni => simd::has_avx512_vnni(),
             Isa::Avx512Bf16 => simd::has_avx512_bf16(),
         }
     }
@@ -41,6 +50,7 @@ impl Isa {
             Isa::Portable => "portable",
             Isa::Avx2 => "avx2",
             Isa::Avx512 => "avx512",
+            Isa::Avx512Vnni => "avx512vnni",
             Isa::Avx512Bf16 => "avx512bf16",
         }
     }
@@ -57,6 +67,12 @@ impl Isa {
 /// `run` and all that it calls must be `#[inline(always)]` and free of closures: only code that ends up
 /// inside [`Isa::run`]'s entry points is compiled with the instruction set.
 pub(super) trait Kernel {
+    /// Whether it has products of 8-bit integers. A kernel that has none is not built for instruction sets that
+    /// differ in these alone.
+    const HAS_INT8: bool = false;
+    /// Whether it has products of bf16, or rounds to it; as [`Kernel::HAS_INT8`].
+    const HAS_BF16: bool = false;
+
     /// Does the work.
     fn run<S: Simd>(self, simd: S);
 }

@@ -2,13 +2,12 @@
 //!
 //! A page holds 16 tokens of one layer: for each KV head a block of keys, `[dk / PACK][16][PACK]`, and one of
 //! values, `[16 / PACK][dv][PACK]`. Both are panels as products read them. `dk` and `dv` are rounded up; the
-//! padding is never written, and stays zero.
-#![expect(unsafe_code, reason = "rows are stored in parallel")]
-
+//! padding is never written, and stays zero. A lane of values whose first token is a sequence's last has zero
+//! in the second: what products read, someone has written.
 use half::bf16;
 
 use super::element::Element;
-use super::storage::{Aligned, Shared};
+use super::storage::Aligned;
 use crate::backend::state::HOST_PAGE_TOKENS;
 use crate::backend::{BackendError, KvSpec};
 
@@ -128,44 +127,5 @@ impl<E: Element> Pages<E> {
             .flatten()
             .map(|layer| layer.blocks.bytes())
             .sum()
-    }
-}
-
-/// Writes the keys and values of one token, all heads, to `slot` (page and offset).
-///
-/// # Safety
-///
-/// No other task may write the same slot.
-pub(super) unsafe fn store_token<E: Element>(
-    blocks: &Shared<'_, E>,
-    shape: BlockShape,
-    slot: usize,
-    keys: &[f32],
-    values: &[f32],
-) {
-    let (page, token) = (slot / HOST_PAGE_TOKENS, slot % HOST_PAGE_TOKENS);
-    let (dk, dv) = (keys.len() / shape.heads, values.len() / shape.heads);
-    for (head, (key, value)) in keys
-        .chunks_exact(dk)
-        .zip(values.chunks_exact(dv))
-        .enumerate()
-    {
-        let block = (page * shape.heads + head) * shape.len();
-        for (unit, pack) in key.chunks(E::PACK).enumerate() {
-            let at = block + (unit * HOST_PAGE_TOKENS + token) * E::PACK;
-            // SAFETY: these lanes belong to the slot alone.
-            let out = unsafe { blocks.part(at..at + pack.len()) };
-            for (out, &x) in out.iter_mut().zip(pack) {
-                *out = E::from_f32(x);
-            }
-        }
-        let first =
-            block + shape.key_len() + token / E::PACK * shape.dv * E::PACK + token % E::PACK;
-        for (i, &x) in value.iter().enumerate() {
-            let at = first + i * E::PACK;
-            // SAFETY: this value belongs to the slot alone.
-            let out = unsafe { blocks.part(at..at + 1) };
-            out[0] = E::from_f32(x);
-        }
     }
 }

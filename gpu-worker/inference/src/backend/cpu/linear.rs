@@ -21,17 +21,64 @@ use crate::backend::{Activation, Epilogue};
 /// Rows that stay in the second-level cache beside a panel; more are cut into blocks.
 const ROW_BLOCK: usize = 192;
 
-/// The operands of one product.
+/// Output columns of up to [`Simd::ROWS`] rows.
+pub(super) type Tile<const M: usize> = [[f32; PANEL]; M];
+
+/// Rows of activations and a packed matrix, in the number types of a recipe.
+pub(super) trait Factors: Copy + Sync {
+    /// As [`Kernel::HAS_INT8`].
+    const HAS_INT8: bool;
+    /// As [`Kernel::HAS_BF16`].
+    const HAS_BF16: bool;
+
+    /// Returns the columns of the product.
+    fn n(&self) -> usize;
+
+    /// `tile[r][c] = sum over k of x[row + r][k] * weight[panel * 32 + c][k]`, for `M` rows.
+    ///
+    /// The value of a row does not depend on `M`.
+    fn multiply<S: Simd, const M: usize>(&self, s: S, row: usize, panel: usize, tile: &mut Tile<M>);
+}
+
+/// The operands of a product in one float type.
 #[derive(Clone, Copy)]
-pub(super) struct Product<'a, E> {
+pub(super) struct FloatFactors<'a, E> {
     /// `[rows, stride]`.
     pub(super) x: &'a [E],
     /// Values from row to row of `x`.
     pub(super) stride: usize,
-    /// Rows to multiply.
-    pub(super) rows: usize,
     /// The matrix.
     pub(super) weight: &'a Packed<E>,
+}
+
+impl<E: Element> Factors for FloatFactors<'_, E> {
+    const HAS_INT8: bool = false;
+    const HAS_BF16: bool = E::IS_BF16;
+
+    fn n(&self) -> usize {
+        self.weight.n
+    }
+
+    #[inline(always)]
+    fn multiply<S: Simd, const M: usize>(
+        &self,
+        s: S,
+        row: usize,
+        panel: usize,
+        tile: &mut Tile<M>,
+    ) {
+        let x = &self.x[row * self.stride..];
+        multiply(s, x, self.stride, self.weight.panel(panel), tile);
+    }
+}
+
+/// One product, and what becomes of it.
+#[derive(Clone, Copy)]
+pub(super) struct Product<'a, F> {
+    /// What is multiplied.
+    pub(super) factors: F,
+    /// Rows to multiply.
+    pub(super) rows: usize,
     /// `[n]`.
     pub(super) bias: Option<&'a [f32]>,
     /// What happens to the product.
@@ -41,7 +88,7 @@ pub(super) struct Product<'a, E> {
 }
 
 /// Computes a product on all threads.
-pub(super) fn run<E: Element>(isa: Isa, pool: &Pool, product: Product<'_, E>) {
+pub(super) fn run<F: Factors>(isa: Isa, pool: &Pool, product: Product<'_, F>) {
     let columns = product.columns();
     assert_eq!(
         columns, product.out.cols,
@@ -60,28 +107,29 @@ pub(super) fn run<E: Element>(isa: Isa, pool: &Pool, product: Product<'_, E>) {
     });
 }
 
-impl<E: Element> Product<'_, E> {
+impl<F: Factors> Product<'_, F> {
     /// Returns the columns of the output.
     fn columns(&self) -> usize {
         match self.epilogue {
-            Epilogue::Gated(_) => self.weight.n / 2,
+            Epilogue::Gated(_) => self.factors.n() / 2,
             Epilogue::None | Epilogue::Residual | Epilogue::Act(_) | Epilogue::Softcap(_) => {
-                self.weight.n
+                self.factors.n()
             }
         }
     }
 }
 
 /// One task: output columns `column..column + 32` of `rows`.
-struct Tiles<'a, E> {
-    product: Product<'a, E>,
+struct Tiles<'a, F> {
+    product: Product<'a, F>,
     column: usize,
     rows: std::ops::Range<usize>,
 }
 
-type Tile<const M: usize> = [[f32; PANEL]; M];
+impl<F: Factors> Kernel for Tiles<'_, F> {
+    const HAS_INT8: bool = F::HAS_INT8;
+    const HAS_BF16: bool = F::HAS_BF16;
 
-impl<E: Element> Kernel for Tiles<'_, E> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let mut row = self.rows.start;
@@ -102,7 +150,7 @@ impl<E: Element> Kernel for Tiles<'_, E> {
     }
 }
 
-impl<E: Element> Tiles<'_, E> {
+impl<F: Factors> Tiles<'_, F> {
     /// Computes and finishes `M` rows from `row` on; returns `M`.
     #[inline(always)]
     fn tile<S: Simd, const M: usize>(&self, s: S, row: usize) -> usize {
@@ -123,7 +171,7 @@ impl<E: Element> Tiles<'_, E> {
     /// Returns the columns `n / 2 + column..` of the product, whose first may lie inside a panel.
     #[inline(always)]
     fn up_half<S: Simd, const M: usize>(&self, s: S, row: usize) -> Tile<M> {
-        let first = self.product.weight.n / 2 + self.column;
+        let first = self.product.factors.n() / 2 + self.column;
         let offset = first % PANEL;
         let mut up = [[0.0; PANEL]; M];
         self.multiply(s, row, first - offset, &mut up);
@@ -131,7 +179,7 @@ impl<E: Element> Tiles<'_, E> {
             return up;
         }
         let mut next = [[0.0; PANEL]; M];
-        if first - offset + PANEL < self.product.weight.n {
+        if first - offset + PANEL < self.product.factors.n() {
             self.multiply(s, row, first - offset + PANEL, &mut next);
         }
         for (up, next) in up.iter_mut().zip(&next) {
@@ -151,14 +199,7 @@ impl<E: Element> Tiles<'_, E> {
         tile: &mut Tile<M>,
     ) {
         let product = &self.product;
-        let panel = product.weight.panel(column / PANEL);
-        multiply(
-            s,
-            &product.x[row * product.stride..],
-            product.stride,
-            panel,
-            tile,
-        );
+        product.factors.multiply(s, row, column / PANEL, tile);
         if let Some(bias) = product.bias {
             let bias = &bias[column..bias.len().min(column + PANEL)];
             for values in tile {

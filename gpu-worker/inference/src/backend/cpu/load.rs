@@ -4,8 +4,11 @@ use std::sync::Mutex;
 
 use half::bf16;
 
+use super::element::Element;
+use super::int8::{CodedPlane, PackedInt8, QUAD};
 use super::kv::{BlockShape, Cache, Pages};
 use super::pack::Packed;
+use super::packed_file::Plain;
 use super::storage::{Aligned, Buffer, Plane};
 use super::{CpuBackend, Stored, attention, unsupported};
 use crate::backend::sampling::Sampler;
@@ -39,17 +42,7 @@ impl CpuBackend {
                 Stored::Vector(values)
             }
             WeightUse::Linear | WeightUse::Embedding | WeightUse::TiedEmbedding => {
-                if desc.recipe != self.recipe {
-                    return Err(unsupported(format!(
-                        "{:?} weights beside {:?} ones",
-                        desc.recipe, self.recipe
-                    )));
-                }
-                match desc.recipe {
-                    Recipe::F32 => Stored::F32(Packed::load(&self.pool, desc, source)?),
-                    Recipe::Bf16 => Stored::Bf16(Packed::load(&self.pool, desc, source)?),
-                    Recipe::Int8 => return Err(unsupported("the int8 recipe")),
-                }
+                self.load_matrix(desc, source)?
             }
         };
         self.reserve_logit_rows(&stored)?;
@@ -57,25 +50,40 @@ impl CpuBackend {
         Ok(Weight(self.weights.len() as u32 - 1))
     }
 
+    fn load_matrix(
+        &mut self,
+        desc: &WeightDesc,
+        source: &dyn WeightSource,
+    ) -> Result<Stored, BackendError> {
+        let (pool, file) = (&self.pool, &mut self.packed);
+        Ok(match (desc.recipe, desc.used_as) {
+            (Recipe::F32, _) => Stored::F32(Packed::load(pool, file, desc, source)?),
+            (Recipe::Bf16, _) | (Recipe::Int8, WeightUse::Embedding) => {
+                Stored::Bf16(Packed::load(pool, file, desc, source)?)
+            }
+            (Recipe::Int8, WeightUse::TiedEmbedding) => Stored::TiedInt8 {
+                table: Packed::load(pool, file, desc, source)?,
+                matrix: PackedInt8::load(pool, file, desc, source)?,
+            },
+            (Recipe::Int8, WeightUse::Linear | WeightUse::Vector) => {
+                Stored::Int8(PackedInt8::load(pool, file, desc, source)?)
+            }
+        })
+    }
+
     /// Any matrix may be the output layer: its input rows must fit.
     fn reserve_logit_rows(&mut self, stored: &Stored) -> Result<(), BackendError> {
-        let what = "logit rows";
+        let rows = self.caps.max_rows;
+        let scratch = &mut self.scratch;
         match stored {
-            Stored::F32(packed) => {
-                let len = packed.units * self.caps.max_rows;
-                if self.scratch.logit_rows_f32.len() < len {
-                    self.scratch.logit_rows_f32 = Aligned::zeros(len, what)?;
-                }
+            Stored::F32(packed) => reserve(&mut scratch.logit_rows_f32, packed.units * rows),
+            Stored::Bf16(packed) => reserve(&mut scratch.logit_rows_bf16, 2 * packed.units * rows),
+            Stored::Int8(matrix) | Stored::TiedInt8 { matrix, .. } => {
+                reserve(&mut scratch.logit_row_scales, rows)?;
+                reserve(&mut scratch.logit_row_codes, QUAD * matrix.units * rows)
             }
-            Stored::Bf16(packed) => {
-                let len = 2 * packed.units * self.caps.max_rows;
-                if self.scratch.logit_rows_bf16.len() < len {
-                    self.scratch.logit_rows_bf16 = Aligned::zeros(len, what)?;
-                }
-            }
-            Stored::Vector(_) => {}
+            Stored::Vector(_) => Ok(()),
         }
-        Ok(())
     }
 
     pub(super) fn make_buffer(
@@ -94,6 +102,9 @@ impl CpuBackend {
             }
             Role::InputOf(weight) => match self.weights[weight.0 as usize] {
                 Stored::Bf16(_) => Buffer::Bf16(Plane::zeros(rows, cols)?),
+                Stored::Int8(_) | Stored::TiedInt8 { .. } => {
+                    Buffer::Int8(CodedPlane::zeros(rows, cols)?)
+                }
                 Stored::F32(_) | Stored::Vector(_) => Buffer::F32(Plane::zeros(rows, cols)?),
             },
             Role::Routing => return Err(unsupported("mixtures of experts")),
@@ -114,14 +125,12 @@ impl CpuBackend {
         let cache = match spec.dtype {
             KvType::F32 => {
                 let shape = BlockShape::new::<f32>(heads, dk, dv);
-                let scratch = || Mutex::new(attention::Scratch::new(shape));
-                self.scratch.attention_f32 = (0..workers).map(|_| scratch()).collect();
+                self.scratch.attention_f32 = attention_scratch(workers, shape)?;
                 Cache::F32(Pages::new(shape, spec, pages)?)
             }
             KvType::Bf16 => {
                 let shape = BlockShape::new::<bf16>(heads, dk, dv);
-                let scratch = || Mutex::new(attention::Scratch::new(shape));
-                self.scratch.attention_bf16 = (0..workers).map(|_| scratch()).collect();
+                self.scratch.attention_bf16 = attention_scratch(workers, shape)?;
                 Cache::Bf16(Pages::new(shape, spec, pages)?)
             }
             KvType::Fp8 => return Err(unsupported("a KV cache in fp8")),
@@ -130,4 +139,21 @@ impl CpuBackend {
         self.state.make_page_tables(spec.groups.len());
         Ok(())
     }
+}
+
+fn reserve<T: Plain>(values: &mut Aligned<T>, len: usize) -> Result<(), BackendError> {
+    if values.len() < len {
+        *values = Aligned::zeros(len, "logit rows")?;
+    }
+    Ok(())
+}
+
+/// Makes the working memory of attention, one for each thread.
+fn attention_scratch<E: Element>(
+    workers: usize,
+    shape: BlockShape,
+) -> Result<Vec<Mutex<attention::Scratch<E>>>, BackendError> {
+    (0..workers)
+        .map(|_| attention::Scratch::new(shape).map(Mutex::new))
+        .collect()
 }

@@ -1,15 +1,16 @@
-//! The CPU: packed weights, paged attention, and all cores, in f32 or bf16.
+//! The CPU: packed weights, paged attention, and all cores, in f32, bf16 or int8.
 //!
 //! Every operation runs to its end when it is called; [`Backend::wait`] only hands results over.
 //! Results are bit-identical for any thread count, batch, chunking and cache hit: tasks share no sums, and a
 //! row's arithmetic depends on the row alone. Between instruction sets bits differ: the fingerprint names it.
 //!
 //! After load nothing is allocated, but for what a step gives back. Mixtures of experts, latent attention,
-//! fp8 caches, int8 and sharded weights are refused at load.
+//! fp8 caches and sharded weights are refused at load.
 
 mod attention;
 mod element;
 mod forward;
+mod int8;
 mod isa;
 mod kv;
 mod linear;
@@ -17,7 +18,9 @@ mod load;
 mod math;
 mod norm;
 mod pack;
+mod packed_file;
 mod pool;
+mod rope_store;
 mod sample;
 mod simd;
 mod storage;
@@ -29,10 +32,14 @@ use std::sync::Mutex;
 use half::bf16;
 
 pub use isa::Isa;
+pub use packed_file::{PackedCache, PackedStatus};
 pub use pool::available_threads;
 
+use self::element::Element;
+use self::int8::PackedInt8;
 use self::kv::Cache;
 use self::pack::Packed;
+use self::packed_file::PackedFile;
 use self::pool::Pool;
 use self::storage::{Aligned, Buffer};
 use super::rope::Rotations;
@@ -51,10 +58,12 @@ pub struct CpuConfig {
     pub threads: usize,
     /// The most rows in one step.
     pub max_rows: usize,
-    /// Number type of products and of the KV cache: [`Recipe::F32`] or [`Recipe::Bf16`].
+    /// How most products are computed, for the fingerprint: each weight says it for itself.
     pub recipe: Recipe,
     /// Instruction set; none is the best of this machine. For tests.
     pub isa: Option<Isa>,
+    /// Where packed weights are kept between loads; none packs them every time.
+    pub packed: Option<PackedCache>,
 }
 
 /// The backend of this machine's cores.
@@ -62,8 +71,8 @@ pub struct CpuConfig {
 pub struct CpuBackend {
     caps: Caps,
     isa: Isa,
-    recipe: Recipe,
     pool: Pool,
+    packed: PackedFile,
     weights: Vec<Stored>,
     ropes: Vec<Rotations>,
     bufs: Vec<Buffer>,
@@ -77,8 +86,17 @@ pub struct CpuBackend {
 enum Stored {
     /// A matrix of the f32 recipe.
     F32(Packed<f32>),
-    /// A matrix of the bf16 recipe.
+    /// A matrix of the bf16 recipe, or a table that is only gathered from.
     Bf16(Packed<bf16>),
+    /// A matrix of the int8 recipe.
+    Int8(PackedInt8),
+    /// A table, and the same values as a matrix of the int8 recipe: what is gathered is not rounded to codes.
+    TiedInt8 {
+        /// What is gathered from.
+        table: Packed<bf16>,
+        /// What multiplies.
+        matrix: PackedInt8,
+    },
     /// A gain or a bias.
     Vector(Vec<f32>),
 }
@@ -91,8 +109,10 @@ struct Scratch {
     /// The logit rows of an input, side by side.
     logit_rows_f32: Aligned<f32>,
     logit_rows_bf16: Aligned<bf16>,
-    /// First task of each sequence, and the number of tasks.
-    sequence_tasks: Vec<usize>,
+    logit_row_codes: Aligned<u8>,
+    logit_row_scales: Aligned<f32>,
+    /// How the step's attention is cut.
+    schedule: attention::Schedule,
     samplers: Vec<Mutex<Sampler>>,
     /// One for each logit row.
     samples: Vec<Mutex<Sampled>>,
@@ -105,34 +125,34 @@ impl CpuBackend {
     ///
     /// # Errors
     ///
-    /// [`BackendError::Unsupported`] for [`Recipe::Int8`], and for an instruction set that the machine lacks.
+    /// [`BackendError::Unsupported`] for an instruction set that the machine lacks.
     pub fn new(config: CpuConfig) -> Result<Self, BackendError> {
         let isa = config.isa.unwrap_or_else(Isa::detect);
         if !isa.is_available() {
             return Err(unsupported(format!("{} on this machine", isa.name())));
         }
-        let recipe = match config.recipe {
-            Recipe::F32 => "f32",
-            Recipe::Bf16 => "bf16",
-            Recipe::Int8 => return Err(unsupported("the int8 recipe")),
-        };
         let rows = config.max_rows;
         Ok(Self {
             caps: Caps {
                 page_tokens: HOST_PAGE_TOKENS,
                 lookahead: 0,
                 max_rows: rows,
-                fingerprint: format!("{}-cpu-{}-{recipe}", env!("CARGO_PKG_VERSION"), isa.name()),
+                fingerprint: format!(
+                    "{}-cpu-{}-{}",
+                    env!("CARGO_PKG_VERSION"),
+                    isa.name(),
+                    config.recipe.name()
+                ),
             },
             isa,
-            recipe: config.recipe,
             pool: Pool::new(config.threads),
+            packed: PackedFile::open(config.packed.as_ref()),
             weights: Vec::new(),
             ropes: Vec::new(),
             bufs: Vec::new(),
             cache: None,
             scratch: Scratch {
-                sequence_tasks: Vec::with_capacity(rows + 1),
+                schedule: attention::Schedule::with_rows(rows),
                 samples: (0..rows).map(|_| Mutex::default()).collect(),
                 sample_runs: Vec::with_capacity(rows + 1),
                 ..Scratch::default()
@@ -141,12 +161,19 @@ impl CpuBackend {
         })
     }
 
-    /// Returns the bytes that the backend holds: constant from load on.
+    /// Returns what became of [`CpuConfig::packed`]; an error only once.
+    pub fn packed_status(&mut self) -> PackedStatus {
+        self.packed.status()
+    }
+
+    /// Returns the bytes that the backend holds, mapped files left out: constant from load on.
     pub fn held_bytes(&self) -> usize {
         let scratch = &self.scratch;
         let weights = self.weights.iter().map(|weight| match weight {
             Stored::F32(packed) => packed.bytes(),
             Stored::Bf16(packed) => packed.bytes(),
+            Stored::Int8(packed) => packed.bytes(),
+            Stored::TiedInt8 { table, matrix } => table.bytes() + matrix.bytes(),
             Stored::Vector(values) => values.capacity() * size_of::<f32>(),
         });
         weights.sum::<usize>()
@@ -155,8 +182,12 @@ impl CpuBackend {
             + self.cache.as_ref().map_or(0, Cache::bytes)
             + scratch.logit_rows_f32.bytes()
             + scratch.logit_rows_bf16.bytes()
-            + (scratch.sequence_tasks.capacity() + scratch.sample_runs.capacity())
-                * size_of::<usize>()
+            + scratch.logit_row_codes.bytes()
+            + scratch.logit_row_scales.bytes()
+            + scratch.schedule.bytes()
+            + attention_bytes(&scratch.attention_f32)
+            + attention_bytes(&scratch.attention_bf16)
+            + scratch.sample_runs.capacity() * size_of::<usize>()
             + scratch
                 .samplers
                 .iter()
@@ -165,10 +196,21 @@ impl CpuBackend {
             + self.state.bytes()
     }
 
+    /// Returns a row of an f32 buffer as the last step left it. For measurements: an engine never reads one.
+    ///
+    /// # Panics
+    ///
+    /// If the buffer has another type, or no such row.
+    pub fn f32_row(&self, buf: Buf, row: usize) -> &[f32] {
+        self.bufs[buf.0 as usize].f32().row(row)
+    }
+
     fn vector(&self, weight: Weight) -> &[f32] {
         match &self.weights[weight.0 as usize] {
             Stored::Vector(values) => values,
-            Stored::F32(_) | Stored::Bf16(_) => panic!("the operation needs a vector"),
+            Stored::F32(_) | Stored::Bf16(_) | Stored::Int8(_) | Stored::TiedInt8 { .. } => {
+                panic!("the operation needs a vector")
+            }
         }
     }
 
@@ -185,6 +227,11 @@ fn unsupported(what: impl Into<String>) -> BackendError {
         backend: "cpu",
         what: what.into(),
     }
+}
+
+/// Returns the bytes of the attention's working memory.
+fn attention_bytes<E: Element>(scratch: &[Mutex<attention::Scratch<E>>]) -> usize {
+    scratch.iter().map(|scratch| lock(scratch).bytes()).sum()
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -224,8 +271,13 @@ impl Backend for CpuBackend {
         Ok(())
     }
 
+    fn loaded(&mut self) {
+        self.packed.finish();
+    }
+
     fn begin(&mut self, inputs: &StepInputs) {
         self.state.begin(inputs);
+        self.scratch.schedule.clear();
     }
 
     fn graph(&mut self, _key: GraphKey, forward: &mut dyn FnMut(&mut Self)) {

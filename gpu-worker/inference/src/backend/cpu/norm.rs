@@ -39,6 +39,8 @@ pub(super) enum RowOut<'a> {
 const CHUNK: usize = 64;
 
 impl Kernel for NormRow<'_> {
+    const HAS_BF16: bool = true;
+
     #[inline(always)]
     fn run<S: Simd>(mut self, s: S) {
         if let Some(add) = self.add {

@@ -7,6 +7,7 @@
 use std::sync::{Mutex, PoisonError};
 
 use super::element::Element;
+use super::packed_file::{PackedFile, Values};
 use super::pool::Pool;
 use super::storage::{Aligned, Shared};
 use crate::backend::{BackendError, WeightDesc, WeightSource};
@@ -14,6 +15,41 @@ use crate::model::ModelError;
 
 /// Columns of a panel: two AVX-512 registers.
 pub(super) const PANEL: usize = 32;
+
+/// Calls `pack` on all threads with each panel's number and its columns, rows of the matrix in f32: never more
+/// than a few panels exist in f32.
+pub(super) fn read_panels(
+    pool: &Pool,
+    desc: &WeightDesc,
+    source: &dyn WeightSource,
+    pack: impl Fn(usize, &[f32]) + Sync,
+) -> Result<(), BackendError> {
+    let (n, k) = (desc.n, desc.k);
+    assert_eq!(
+        (source.rows(), source.cols()),
+        (n, k),
+        "the source of {} has its shape",
+        desc.name
+    );
+    let failure: Mutex<Option<ModelError>> = Mutex::new(None);
+    pool.run(n.div_ceil(PANEL), &|_, panel| {
+        let columns = PANEL.min(n - panel * PANEL);
+        let mut rows = vec![0.0; columns * k];
+        match source.read_rows(panel * PANEL, &mut rows) {
+            Ok(()) => pack(panel, &rows),
+            Err(error) => {
+                *failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+            }
+        }
+    });
+    match failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        Some(source) => Err(BackendError::Weight {
+            name: desc.name.clone(),
+            source,
+        }),
+        None => Ok(()),
+    }
+}
 
 /// One packed matrix.
 #[derive(Debug)]
@@ -23,56 +59,42 @@ pub(super) struct Packed<E> {
     /// Lanes of the summed dimension: `k`, divided by the values of a lane.
     pub(super) units: usize,
     k: usize,
-    values: Aligned<E>,
+    values: Values<E>,
 }
 
 impl<E: Element> Packed<E> {
-    /// Reads and packs a matrix, panel by panel: never more than a few panels exist in f32.
+    /// Takes a matrix from `file`, or reads and packs it, panel by panel.
     pub(super) fn load(
         pool: &Pool,
+        file: &mut PackedFile,
         desc: &WeightDesc,
         source: &dyn WeightSource,
     ) -> Result<Self, BackendError> {
         let (n, k) = (desc.n, desc.k);
-        assert_eq!(
-            (source.rows(), source.cols()),
-            (n, k),
-            "the source of {} has its shape",
-            desc.name
-        );
         let units = k.div_ceil(E::PACK);
         let panel_len = units * PANEL * E::PACK;
-        let panels = n.div_ceil(PANEL);
-        let mut values = Aligned::zeros(panels * panel_len, &desc.name)?;
-        let shared = Shared::new(&mut values);
-        let failure: Mutex<Option<ModelError>> = Mutex::new(None);
-        pool.run(panels, &|_, panel| {
-            let columns = PANEL.min(n - panel * PANEL);
-            let mut rows = vec![0.0; columns * k];
-            if let Err(error) = source.read_rows(panel * PANEL, &mut rows) {
-                *failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
-                return;
+        let len = n.div_ceil(PANEL) * panel_len;
+        let name = format!("{} {}", desc.name, E::NAME);
+        let values = match file.blob(&name, len) {
+            Some(values) => values,
+            None => {
+                let mut values = Aligned::zeros(len, &desc.name)?;
+                let shared = Shared::new(&mut values);
+                read_panels(pool, desc, source, |panel, rows| {
+                    // SAFETY: each task has its own panel.
+                    let out = unsafe { shared.part(panel * panel_len..(panel + 1) * panel_len) };
+                    pack_panel(rows, k, out);
+                })?;
+                file.keep(&name, &values);
+                Values::Owned(values)
             }
-            // SAFETY: each task has its own panel.
-            let out = unsafe { shared.part(panel * panel_len..(panel + 1) * panel_len) };
-            for (column, row) in rows.chunks_exact(k.max(1)).enumerate() {
-                for (i, &x) in row.iter().enumerate() {
-                    out[(i / E::PACK * PANEL + column) * E::PACK + i % E::PACK] = E::from_f32(x);
-                }
-            }
-        });
-        match failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
-            Some(source) => Err(BackendError::Weight {
-                name: desc.name.clone(),
-                source,
-            }),
-            None => Ok(Self {
-                n,
-                units,
-                k,
-                values,
-            }),
-        }
+        };
+        Ok(Self {
+            n,
+            units,
+            k,
+            values,
+        })
     }
 
     /// Returns one panel.
@@ -100,5 +122,14 @@ impl<E: Element> Packed<E> {
     /// Returns the bytes that it holds.
     pub(super) fn bytes(&self) -> usize {
         self.values.bytes()
+    }
+}
+
+/// Packs rows of `k` values, the columns of one panel.
+fn pack_panel<E: Element>(rows: &[f32], k: usize, out: &mut [E]) {
+    for (column, row) in rows.chunks_exact(k.max(1)).enumerate() {
+        for (i, &x) in row.iter().enumerate() {
+            out[(i / E::PACK * PANEL + column) * E::PACK + i % E::PACK] = E::from_f32(x);
+        }
     }
 }

@@ -1,55 +1,95 @@
 //! Memory of the backend: aligned vectors, activation planes, and slices that tasks write in parts.
 #![expect(
     unsafe_code,
-    reason = "tasks of one operation write disjoint parts of one slice"
+    reason = "bytes of a mapping are numbers, and tasks of one operation write disjoint parts of one slice"
 )]
 
 use std::marker::PhantomData;
 use std::ops::Range;
 
 use half::bf16;
+use memmap2::MmapMut;
 
 use super::element::Element;
+use super::int8::CodedPlane;
+use super::packed_file::Plain;
 use super::simd::Simd;
 use crate::backend::BackendError;
-use crate::backend::scalar::zeros;
 
-/// A vector whose first value lies on a cache line.
-#[derive(Debug, Default)]
+/// A vector of numbers in memory of its own, whose first lies on a page and so on a cache line.
+///
+/// Zeros until written, and what was never written takes no memory: a pool that is never full costs what was
+/// used of it. Huge pages, where the system has them, so that reading in any order misses no translation of
+/// addresses.
+#[derive(Debug)]
 pub(super) struct Aligned<T> {
-    values: Vec<T>,
-    first: usize,
+    /// None for a vector without numbers.
+    map: Option<MmapMut>,
     len: usize,
+    number: PhantomData<T>,
 }
 
-const LINE_BYTES: usize = 64;
-
-impl<T: Clone + Default> Aligned<T> {
+impl<T: Plain> Aligned<T> {
     /// Makes `len` zeros.
     pub(super) fn zeros(len: usize, what: &str) -> Result<Self, BackendError> {
-        let slack = LINE_BYTES / size_of::<T>();
-        let values = zeros::<T>(len.saturating_add(slack), what)?;
-        let first = values.as_ptr().align_offset(LINE_BYTES).min(slack);
-        Ok(Self { values, first, len })
+        if len == 0 {
+            return Ok(Self::default());
+        }
+        let bytes = len.saturating_mul(size_of::<T>());
+        let map = MmapMut::map_anon(bytes).map_err(|_| BackendError::OutOfMemory {
+            what: what.to_owned(),
+            needed_bytes: bytes,
+            // The system does not say how much it has.
+            available_bytes: 0,
+        })?;
+        #[cfg(target_os = "linux")]
+        // A hint: a kernel without huge pages refuses it, and small ones are right too.
+        let _ = map.advise(memmap2::Advice::HugePage);
+        Ok(Self {
+            map: Some(map),
+            len,
+            number: PhantomData,
+        })
     }
 
-    /// Returns the bytes that it holds.
+    /// Returns the bytes that it may come to hold.
     pub(super) fn bytes(&self) -> usize {
-        self.values.capacity() * size_of::<T>()
+        self.map.as_ref().map_or(0, |map| map.len())
     }
 }
 
-impl<T> std::ops::Deref for Aligned<T> {
+impl<T> Default for Aligned<T> {
+    fn default() -> Self {
+        Self {
+            map: None,
+            len: 0,
+            number: PhantomData,
+        }
+    }
+}
+
+impl<T: Plain> std::ops::Deref for Aligned<T> {
     type Target = [T];
 
+    #[inline(always)]
     fn deref(&self) -> &[T] {
-        &self.values[self.first..self.first + self.len]
+        let Some(map) = &self.map else {
+            return &[];
+        };
+        // SAFETY: `len` numbers fit the mapping, which lies on a page; zeros and whatever was written are
+        // numbers.
+        unsafe { std::slice::from_raw_parts(map.as_ptr().cast(), self.len) }
     }
 }
 
-impl<T> std::ops::DerefMut for Aligned<T> {
+impl<T: Plain> std::ops::DerefMut for Aligned<T> {
+    #[inline(always)]
     fn deref_mut(&mut self) -> &mut [T] {
-        &mut self.values[self.first..self.first + self.len]
+        let Some(map) = &mut self.map else {
+            return &mut [];
+        };
+        // SAFETY: as for `deref`, and `self` is borrowed alone.
+        unsafe { std::slice::from_raw_parts_mut(map.as_mut_ptr().cast(), self.len) }
     }
 }
 
@@ -88,6 +128,8 @@ pub(super) enum Buffer {
     F32(Plane<f32>),
     /// The input of bf16 products.
     Bf16(Plane<bf16>),
+    /// The input of int8 products.
+    Int8(CodedPlane),
 }
 
 impl Buffer {
@@ -99,7 +141,7 @@ impl Buffer {
     pub(super) fn f32(&self) -> &Plane<f32> {
         match self {
             Buffer::F32(plane) => plane,
-            Buffer::Bf16(_) => panic!("the operation needs an f32 buffer"),
+            Buffer::Bf16(_) | Buffer::Int8(_) => panic!("the operation needs an f32 buffer"),
         }
     }
 
@@ -107,23 +149,32 @@ impl Buffer {
     pub(super) fn f32_mut(&mut self) -> &mut Plane<f32> {
         match self {
             Buffer::F32(plane) => plane,
-            Buffer::Bf16(_) => panic!("the operation needs an f32 buffer"),
+            Buffer::Bf16(_) | Buffer::Int8(_) => panic!("the operation needs an f32 buffer"),
         }
     }
 
     /// Returns the buffer as something that tasks write.
+    ///
+    /// Codes are made later, when a product reads the buffer: a row's scale needs all of the row.
     pub(super) fn output(&mut self) -> Output<'_> {
-        match self {
-            Buffer::F32(plane) => Output {
-                stride: plane.stride,
-                cols: plane.cols,
-                values: OutputValues::F32(Shared::new(&mut plane.values)),
-            },
-            Buffer::Bf16(plane) => Output {
-                stride: plane.stride,
-                cols: plane.cols,
-                values: OutputValues::Bf16(Shared::new(&mut plane.values)),
-            },
+        let plane = match self {
+            Buffer::F32(plane) => {
+                return Output {
+                    stride: plane.stride,
+                    cols: plane.cols,
+                    values: OutputValues::F32(Shared::new(&mut plane.values)),
+                };
+            }
+            Buffer::Bf16(plane) => plane,
+            Buffer::Int8(coded) => {
+                coded.is_coded = false;
+                &mut coded.values
+            }
+        };
+        Output {
+            stride: plane.stride,
+            cols: plane.cols,
+            values: OutputValues::Bf16(Shared::new(&mut plane.values)),
         }
     }
 
@@ -132,6 +183,7 @@ impl Buffer {
         match self {
             Buffer::F32(plane) => plane.values.bytes(),
             Buffer::Bf16(plane) => plane.values.bytes(),
+            Buffer::Int8(coded) => coded.bytes(),
         }
     }
 }

@@ -15,7 +15,7 @@ fn row(params: SampleParams) -> SampleRow {
         params,
         mask: None,
         bias: Vec::new(),
-        top_n: 0,
+        logprobs: Some(0),
         forced: None,
     }
 }
@@ -167,7 +167,7 @@ proptest! {
         logits in prop::collection::vec(-30.0f32..30.0, 1..2000),
         top_n in 0u32..30,
     ) {
-        let row = SampleRow { top_n, ..row(SampleParams::GREEDY) };
+        let row = SampleRow { logprobs: Some(top_n), ..row(SampleParams::GREEDY) };
         let sampled = Sampler::new(logits.len()).sample(&logits, &row, &History::default());
         let Sampled::Token { id, logprob, top } = sampled else { panic!("{sampled:?}") };
         let sum: f64 = logits.iter().map(|&x| f64::from(x).exp()).sum();
@@ -268,7 +268,7 @@ fn extreme_parameters_do_not_panic() {
         };
         let row = SampleRow {
             bias: vec![(1, x), (9, x), (u32::MAX, x)],
-            top_n: u32::MAX,
+            logprobs: Some(u32::MAX),
             ..row(params)
         };
         let logits: Vec<f32> = (0..64).map(|i| i as f32 - 32.0).collect();

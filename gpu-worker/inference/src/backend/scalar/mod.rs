@@ -253,6 +253,8 @@ impl Backend for ScalarBackend {
         Ok(())
     }
 
+    fn loaded(&mut self) {}
+
     fn begin(&mut self, inputs: &StepInputs) {
         self.state.begin(inputs);
     }

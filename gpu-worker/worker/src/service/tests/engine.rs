@@ -64,6 +64,8 @@ struct GateState {
     waits: bool,
     /// Steps wait, not only outcomes.
     hangs: bool,
+    /// Urgent requests submitted.
+    urgent: usize,
 }
 
 impl Gate {
@@ -89,6 +91,14 @@ impl Gate {
             .changed
             .wait_while(state, |state| !state.waits || state.allowed > 0);
         drop(held.unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Returns how many urgent requests were submitted.
+    pub(crate) fn urgent(&self) -> usize {
+        self.state
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .urgent
     }
 
     fn hangs(&self) -> bool {
@@ -133,6 +143,8 @@ struct Gated {
 
 impl Engine for Gated {
     fn submit(&mut self, request: Request) {
+        self.gate
+            .change(|state| state.urgent += usize::from(request.urgent));
         self.inner.submit(request);
     }
 

@@ -18,32 +18,31 @@ async fn take(bench: &Bench, worker: &mut Worker, lane: Lane, lines: u32) {
 }
 
 #[tokio::test]
-async fn fast_lane_goes_first_and_the_other_keeps_a_quarter_when_both_wait() {
+async fn fast_lane_is_urgent_and_does_not_wait_for_places_of_the_other() {
     let bench = Bench::new();
     let mut worker = bench.worker();
     take(&bench, &mut worker, Lane::Bulk, 20).await;
-    take(&bench, &mut worker, Lane::Fast, 20).await;
     worker.feed();
-    assert_eq!(running(&worker), [2, 6]);
-    worker.gate.allow(4);
-    worker.answers(4).await;
+    take(&bench, &mut worker, Lane::Fast, 30).await;
     worker.feed();
-    assert_eq!(running(&worker), [2, 6]);
+    assert_eq!(running(&worker), [20, 30]);
+    worker.gate.allow(50);
+    worker.answers(50).await;
+    assert_eq!(worker.gate.urgent(), 30);
 }
 
 #[tokio::test]
-async fn fast_lane_gets_the_places_that_become_free_when_it_comes_late() {
+async fn lines_wait_here_when_the_engine_has_as_many_as_it_puts_in_order_at_once() {
     let bench = Bench::new();
     let mut worker = bench.worker();
-    take(&bench, &mut worker, Lane::Bulk, 20).await;
+    take(&bench, &mut worker, Lane::Bulk, 1_100).await;
     worker.feed();
-    take(&bench, &mut worker, Lane::Fast, 20).await;
-    worker.feed();
-    assert_eq!(running(&worker), [8, 0]);
+    assert_eq!(running(&worker), [1_024]);
     worker.gate.allow(3);
     worker.answers(3).await;
+    assert_eq!(running(&worker), [1_021]);
     worker.feed();
-    assert_eq!(running(&worker), [5, 3]);
+    assert_eq!(running(&worker), [1_024]);
 }
 
 #[tokio::test]

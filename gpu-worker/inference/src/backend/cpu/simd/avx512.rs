@@ -1,4 +1,4 @@
-//! AVX-512: vectors of sixteen, bf16 products by instruction or widened.
+//! AVX-512: vectors of sixteen, products of bf16 and of 8-bit integers by instruction or widened.
 #![expect(unsafe_code, reason = "intrinsics")]
 #![expect(
     clippy::multiple_unsafe_ops_per_block,
@@ -14,25 +14,34 @@ use crate::backend::cpu::isa::Kernel;
 
 const LANES: usize = 16;
 
-/// The proof that the machine has AVX-512 F, BW, DQ and VL, and its bf16 products if `BF16`.
+/// The proof that the machine has AVX-512 F, BW, DQ and VL, and its products of 8-bit integers and of bf16 if
+/// `VNNI` and `BF16`.
 #[derive(Clone, Copy)]
-pub(super) struct Avx512<const BF16: bool>(());
+pub(super) struct Avx512<const VNNI: bool, const BF16: bool>(());
 
 /// Runs `kernel` with AVX-512.
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
 pub(super) fn run(kernel: impl Kernel) {
-    kernel.run(Avx512::<false>(()));
+    kernel.run(Avx512::<false, false>(()));
 }
 
-/// Runs `kernel` with AVX-512 and its bf16 products.
-#[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
+/// Runs `kernel` with AVX-512 and its products of 8-bit integers.
+#[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+pub(super) fn run_vnni(kernel: impl Kernel) {
+    kernel.run(Avx512::<true, false>(()));
+}
+
+/// Runs `kernel` with AVX-512 and its products of 8-bit integers and of bf16.
+#[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512bf16")]
 pub(super) fn run_bf16(kernel: impl Kernel) {
-    kernel.run(Avx512::<true>(()));
+    kernel.run(Avx512::<true, true>(()));
 }
 
-impl<const BF16: bool> Simd for Avx512<BF16> {
+impl<const VNNI: bool, const BF16: bool> Simd for Avx512<VNNI, BF16> {
     type V = __m512;
     type P = __m512i;
+    type I = __m512i;
+    type Q = __m512i;
     const LANES: usize = LANES;
     const ROWS: usize = 12;
 
@@ -63,6 +72,11 @@ impl<const BF16: bool> Simd for Avx512<BF16> {
         let out = &mut out[..LANES];
         // SAFETY: the token proves the instruction set, and the slice its length; bf16 is two plain bytes.
         unsafe {
+            if BF16 {
+                let packed: __m256i = std::mem::transmute(_mm512_cvtneps_pbh(v));
+                _mm256_storeu_si256(out.as_mut_ptr().cast(), packed);
+                return;
+            }
             let bits = _mm512_castps_si512(v);
             let odd = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
             let rounded = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
@@ -170,6 +184,133 @@ impl<const BF16: bool> Simd for Avx512<BF16> {
             );
             let pair = _mm_add_ps(quarter, _mm_movehl_ps(quarter, quarter));
             _mm_cvtss_f32(_mm_add_ss(pair, _mm_movehdup_ps(pair)))
+        }
+    }
+
+    #[inline(always)]
+    fn load_int(self, x: &[i32]) -> Self::I {
+        let x = &x[..LANES];
+        // SAFETY: the token proves the instruction set, and the slice its length.
+        unsafe { _mm512_loadu_si512(x.as_ptr().cast()) }
+    }
+
+    #[inline(always)]
+    fn load_quads(self, x: &[i8]) -> Self::Q {
+        let x = &x[..4 * LANES];
+        // SAFETY: the token proves the instruction set, and the slice its length.
+        unsafe { _mm512_loadu_si512(x.as_ptr().cast()) }
+    }
+
+    #[inline(always)]
+    fn splat_quad(self, quad: u32) -> Self::Q {
+        // SAFETY: the token proves the instruction set.
+        unsafe { _mm512_set1_epi32(quad.cast_signed()) }
+    }
+
+    #[inline(always)]
+    fn dot_quads(self, acc: Self::I, x: Self::Q, w: Self::Q) -> Self::I {
+        // SAFETY: the token proves the instruction set.
+        unsafe {
+            if VNNI {
+                _mm512_dpbusd_epi32(acc, x, w)
+            } else {
+                // Products of 8-bit halves would saturate: all are widened to 16 bits, the even and the odd.
+                let low = _mm512_set1_epi16(0xff);
+                let even = _mm512_madd_epi16(
+                    _mm512_and_si512(x, low),
+                    _mm512_srai_epi16::<8>(_mm512_slli_epi16::<8>(w)),
+                );
+                let odd = _mm512_madd_epi16(_mm512_srli_epi16::<8>(x), _mm512_srai_epi16::<8>(w));
+                _mm512_add_epi32(acc, _mm512_add_epi32(even, odd))
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn int_to_f32(self, v: Self::I) -> Self::V {
+        // SAFETY: the token proves the instruction set.
+        unsafe { _mm512_cvtepi32_ps(v) }
+    }
+
+    #[inline(always)]
+    fn load_bf16(self, x: &[bf16]) -> Self::V {
+        let x = &x[..LANES];
+        // SAFETY: the token proves the instruction set, and the slice its length; bf16 is two plain bytes.
+        unsafe {
+            let words = _mm512_cvtepu16_epi32(_mm256_loadu_si256(x.as_ptr().cast()));
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(words))
+        }
+    }
+
+    #[inline(always)]
+    fn max_magnitude(self, a: Self::V, b: Self::V) -> Self::V {
+        // SAFETY: the token proves the instruction set.
+        unsafe {
+            // Without signs, floats are ordered as their bits are.
+            let magnitude = _mm512_set1_epi32(0x7fff_ffff);
+            let a = _mm512_and_si512(_mm512_castps_si512(a), magnitude);
+            let b = _mm512_and_si512(_mm512_castps_si512(b), magnitude);
+            _mm512_castsi512_ps(_mm512_max_epi32(a, b))
+        }
+    }
+
+    #[inline(always)]
+    fn mix_lanes(self, v: Self::V) -> Self::V {
+        // SAFETY: the token proves the instruction set.
+        unsafe {
+            let one = _mm512_set1_ps(1.0);
+            // Lane i of a stage is `v[i ^ d] + v[i]`, or `v[i ^ d] - v[i]` where bit d of i is set.
+            let sign = |mask| _mm512_mask_blend_ps(mask, one, _mm512_set1_ps(-1.0));
+            let v = _mm512_fmadd_ps(v, sign(0xaaaa), _mm512_permute_ps::<0b10_11_00_01>(v));
+            let v = _mm512_fmadd_ps(v, sign(0xcccc), _mm512_permute_ps::<0b01_00_11_10>(v));
+            let swapped = _mm512_shuffle_f32x4::<0b10_11_00_01>(v, v);
+            let v = _mm512_fmadd_ps(v, sign(0xf0f0), swapped);
+            let swapped = _mm512_shuffle_f32x4::<0b01_00_11_10>(v, v);
+            _mm512_fmadd_ps(v, sign(0xff00), swapped)
+        }
+    }
+
+    #[inline(always)]
+    fn store_codes(self, v: Self::V, out: &mut [u8]) {
+        let out = &mut out[..LANES];
+        // SAFETY: the token proves the instruction set, and the slice its length.
+        unsafe {
+            let codes = _mm512_add_epi32(_mm512_cvtps_epi32(v), _mm512_set1_epi32(128));
+            _mm_storeu_si128(out.as_mut_ptr().cast(), _mm512_cvtepi32_epi8(codes));
+        }
+    }
+
+    // For attention.
+
+    #[inline(always)]
+    fn max(self, a: Self::V, b: Self::V) -> Self::V {
+        // SAFETY: the token proves the instruction set.
+        unsafe { _mm512_max_ps(a, b) }
+    }
+
+    #[inline(always)]
+    fn round(self, v: Self::V) -> Self::V {
+        // SAFETY: the token proves the instruction set.
+        unsafe { _mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(v) }
+    }
+
+    #[inline(always)]
+    fn scale(self, v: Self::V, n: Self::V) -> Self::V {
+        // SAFETY: the token proves the instruction set.
+        unsafe { _mm512_scalef_ps(v, n) }
+    }
+
+    #[inline(always)]
+    fn greatest(self, v: Self::V) -> f32 {
+        // SAFETY: the token proves the instruction set.
+        unsafe {
+            let half = _mm256_max_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps::<1>(v));
+            let quarter = _mm_max_ps(
+                _mm256_castps256_ps128(half),
+                _mm256_extractf128_ps::<1>(half),
+            );
+            let pair = _mm_max_ps(quarter, _mm_movehl_ps(quarter, quarter));
+            _mm_cvtss_f32(_mm_max_ss(pair, _mm_movehdup_ps(pair)))
         }
     }
 }

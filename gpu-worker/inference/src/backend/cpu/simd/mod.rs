@@ -29,6 +29,10 @@ pub(super) trait Simd: Copy {
     type V: Copy;
     /// [`Simd::LANES`] pairs of bf16 values.
     type P: Copy;
+    /// [`Simd::LANES`] integers of 32 bits.
+    type I: Copy;
+    /// [`Simd::LANES`] quads of 8-bit integers.
+    type Q: Copy;
     /// Values in a vector; divides 16.
     const LANES: usize;
     /// Rows of the tallest product tile whose sums stay in registers: 1, 2, 4, 8 or 12.
@@ -66,6 +70,56 @@ pub(super) trait Simd: Copy {
     fn add_exponent(self, v: Self::V, n: Self::V) -> Self::V;
     /// Returns the sum of all lanes.
     fn sum(self, v: Self::V) -> f32;
+
+    // --- Products of 8-bit integers: exact, and so the same on every instruction set. ---
+
+    /// Reads the first integers of `x`, which has at least [`Simd::LANES`].
+    fn load_int(self, x: &[i32]) -> Self::I;
+    /// Reads the first quads of `x`, which has at least `4 * LANES` values.
+    fn load_quads(self, x: &[i8]) -> Self::Q;
+    /// Returns one quad of unsigned values (the first in the lowest byte) in all lanes.
+    fn splat_quad(self, quad: u32) -> Self::Q;
+    /// Returns `acc` plus the four products of unsigned `x` and signed `w`.
+    fn dot_quads(self, acc: Self::I, x: Self::Q, w: Self::Q) -> Self::I;
+    /// Converts to f32, ties to even.
+    fn int_to_f32(self, v: Self::I) -> Self::V;
+    /// Reads and widens the first values of `x`, which has at least [`Simd::LANES`].
+    fn load_bf16(self, x: &[bf16]) -> Self::V;
+    /// Returns the magnitude of `a` or of `b`, whichever is greater; a NaN is greater than all numbers.
+    fn max_magnitude(self, a: Self::V, b: Self::V) -> Self::V;
+    /// Multiplies the lanes by the Hadamard matrix of [`Simd::LANES`] rows, whose entries are 1 and -1: sums and
+    /// differences of neighbours first, then of those 2 apart, and so on.
+    fn mix_lanes(self, v: Self::V) -> Self::V;
+    /// Rounds values of at most 127.5 in magnitude to integers, ties to even, adds 128, and writes the first
+    /// values of `out`. What it writes for others is not specified.
+    fn store_codes(self, v: Self::V, out: &mut [u8]);
+
+    // For attention.
+
+    /// Returns the greater, `b` where either is NaN.
+    fn max(self, a: Self::V, b: Self::V) -> Self::V;
+    /// Returns the nearest whole number of values below 2^22, ties to even.
+    fn round(self, v: Self::V) -> Self::V;
+    /// Returns `v * 2^n` for whole `n` of up to 127; below -126, 0 or what is left of the number.
+    fn scale(self, v: Self::V, n: Self::V) -> Self::V;
+    /// Returns the greatest of all lanes; any of them where one is NaN.
+    fn greatest(self, v: Self::V) -> f32;
+}
+
+/// Asks for the cache lines of `x` in the second-level cache, for a read that comes soon.
+#[inline(always)]
+pub(super) fn prefetch<T>(x: &[T]) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+        let first = x.as_ptr().cast::<i8>();
+        for offset in (0..size_of_val(x)).step_by(64) {
+            // SAFETY: a prefetch only hints, whatever the address.
+            unsafe { _mm_prefetch::<_MM_HINT_T1>(first.wrapping_add(offset)) };
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = x;
 }
 
 /// Returns whether the machine has AVX2 and FMA.
@@ -78,7 +132,7 @@ pub(super) fn has_avx2() -> bool {
     has
 }
 
-/// Returns whether the machine has the parts of AVX-512 that the kernels use, bf16 excepted.
+/// Returns whether the machine has the parts of AVX-512 that every kernel uses.
 pub(super) fn has_avx512() -> bool {
     #[cfg(target_arch = "x86_64")]
     let has = has_avx2()
@@ -91,10 +145,19 @@ pub(super) fn has_avx512() -> bool {
     has
 }
 
-/// Returns whether the machine has AVX-512 and its bf16 products.
+/// Returns whether the machine has AVX-512 and its products of 8-bit integers.
+pub(super) fn has_avx512_vnni() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    let has = has_avx512() && std::arch::is_x86_feature_detected!("avx512vnni");
+    #[cfg(not(target_arch = "x86_64"))]
+    let has = false;
+    has
+}
+
+/// Returns whether the machine has AVX-512 and its products of 8-bit integers and of bf16.
 pub(super) fn has_avx512_bf16() -> bool {
     #[cfg(target_arch = "x86_64")]
-    let has = has_avx512() && std::arch::is_x86_feature_detected!("avx512bf16");
+    let has = has_avx512_vnni() && std::arch::is_x86_feature_detected!("avx512bf16");
     #[cfg(not(target_arch = "x86_64"))]
     let has = false;
     has
@@ -106,7 +169,7 @@ pub(super) fn has_avx512_bf16() -> bool {
 ///
 /// If the machine does not have `isa`.
 #[inline]
-pub(super) fn run(isa: Isa, kernel: impl Kernel) {
+pub(super) fn run<K: Kernel>(isa: Isa, kernel: K) {
     // The checks read a cached word: their cost is nothing beside a kernel's.
     assert!(isa.is_available(), "this machine does not have {isa:?}");
     match isa {
@@ -116,11 +179,16 @@ pub(super) fn run(isa: Isa, kernel: impl Kernel) {
         Isa::Avx2 => unsafe { avx2::run(kernel) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.
-        Isa::Avx512 => unsafe { avx512::run(kernel) },
+        Isa::Avx512Bf16 if K::HAS_BF16 => unsafe { avx512::run_bf16(kernel) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.
-        Isa::Avx512Bf16 => unsafe { avx512::run_bf16(kernel) },
+        Isa::Avx512Vnni | Isa::Avx512Bf16 if K::HAS_INT8 => unsafe { avx512::run_vnni(kernel) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as above.
+        Isa::Avx512 | Isa::Avx512Vnni | Isa::Avx512Bf16 => unsafe { avx512::run(kernel) },
         #[cfg(not(target_arch = "x86_64"))]
-        Isa::Avx2 | Isa::Avx512 | Isa::Avx512Bf16 => kernel.run(portable::Portable),
+        Isa::Avx2 | Isa::Avx512 | Isa::Avx512Vnni | Isa::Avx512Bf16 => {
+            kernel.run(portable::Portable)
+        }
     }
 }

@@ -3,6 +3,7 @@
 use half::bf16;
 
 use super::Simd;
+use crate::backend::exp::ROUND;
 
 const LANES: usize = 8;
 
@@ -26,6 +27,8 @@ macro_rules! lanes {
 impl Simd for Portable {
     type V = [f32; LANES];
     type P = [u32; LANES];
+    type I = [i32; LANES];
+    type Q = [[u8; 4]; LANES];
     const LANES: usize = LANES;
     const ROWS: usize = 2;
 
@@ -117,5 +120,113 @@ impl Simd for Portable {
     #[inline(always)]
     fn sum(self, v: Self::V) -> f32 {
         ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7]))
+    }
+
+    #[inline(always)]
+    fn load_int(self, x: &[i32]) -> Self::I {
+        let mut out = [0; LANES];
+        out.copy_from_slice(&x[..LANES]);
+        out
+    }
+
+    #[inline(always)]
+    fn load_quads(self, x: &[i8]) -> Self::Q {
+        let mut quads = [[0; 4]; LANES];
+        for (quad, x) in quads.iter_mut().zip(x[..4 * LANES].as_chunks::<4>().0) {
+            for (code, x) in quad.iter_mut().zip(x) {
+                *code = x.cast_unsigned();
+            }
+        }
+        quads
+    }
+
+    #[inline(always)]
+    fn splat_quad(self, quad: u32) -> Self::Q {
+        [quad.to_le_bytes(); LANES]
+    }
+
+    #[inline(always)]
+    fn dot_quads(self, acc: Self::I, x: Self::Q, w: Self::Q) -> Self::I {
+        let mut out = acc;
+        for ((out, x), w) in out.iter_mut().zip(x).zip(w) {
+            for (x, w) in x.into_iter().zip(w) {
+                *out += i32::from(x) * i32::from(w.cast_signed());
+            }
+        }
+        out
+    }
+
+    #[inline(always)]
+    fn int_to_f32(self, v: Self::I) -> Self::V {
+        lanes!(|i| v[i] as f32)
+    }
+
+    #[inline(always)]
+    fn load_bf16(self, x: &[bf16]) -> Self::V {
+        let x = &x[..LANES];
+        lanes!(|i| x[i].to_f32())
+    }
+
+    #[inline(always)]
+    fn max_magnitude(self, a: Self::V, b: Self::V) -> Self::V {
+        // Without signs, floats are ordered as their bits are.
+        const MAGNITUDE: u32 = 0x7fff_ffff;
+        lanes!(|i| f32::from_bits((a[i].to_bits() & MAGNITUDE).max(b[i].to_bits() & MAGNITUDE)))
+    }
+
+    #[inline(always)]
+    fn mix_lanes(self, v: Self::V) -> Self::V {
+        let mut v = v;
+        let mut distance = 1;
+        while distance < LANES {
+            // Lane i is `v[i ^ d] + v[i]`, or `v[i ^ d] - v[i]` where bit d of i is set.
+            v = lanes!(|i| v[i ^ distance] + if i & distance == 0 { v[i] } else { -v[i] });
+            distance *= 2;
+        }
+        v
+    }
+
+    #[inline(always)]
+    fn store_codes(self, v: Self::V, out: &mut [u8]) {
+        for (out, x) in out[..LANES].iter_mut().zip(v) {
+            *out = (x.round_ties_even() as i32 + 128) as u8;
+        }
+    }
+
+    // For attention.
+
+    #[inline(always)]
+    fn max(self, a: Self::V, b: Self::V) -> Self::V {
+        lanes!(|i| if a[i] > b[i] { a[i] } else { b[i] })
+    }
+
+    #[inline(always)]
+    fn round(self, v: Self::V) -> Self::V {
+        // Not `round_ties_even`: without the instruction it is a library call.
+        lanes!(|i| (v[i] + ROUND) - ROUND)
+    }
+
+    #[inline(always)]
+    fn scale(self, v: Self::V, n: Self::V) -> Self::V {
+        let scaled = lanes!(|i| f32::from_bits(
+            v[i].to_bits()
+                .wrapping_add((n[i] as i32).cast_unsigned() << 23)
+        ));
+        self.select_less(n, [-126.0; LANES], [0.0; LANES], scaled)
+    }
+
+    #[inline(always)]
+    fn greatest(self, v: Self::V) -> f32 {
+        let half = lanes!(|i| if v[i] > v[i ^ 4] { v[i] } else { v[i ^ 4] });
+        let quarter = lanes!(|i| if half[i] > half[i ^ 2] {
+            half[i]
+        } else {
+            half[i ^ 2]
+        });
+        if quarter[0] > quarter[1] {
+            quarter[0]
+        } else {
+            quarter[1]
+        }
     }
 }

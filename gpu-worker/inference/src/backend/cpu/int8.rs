@@ -1,0 +1,448 @@
+//! The int8 recipe: weights in signed codes with a scale for each output column, activations in codes with a
+//! scale for each row.
+//!
+//! Few activations are far greater than the rest of their row, and would leave it few codes. So every row is
+//! first multiplied by a block-diagonal Hadamard matrix, which spreads what is great over its block; the
+//! weights are multiplied by the same matrix when they are packed, and the product stays as it was.
+//! Source: Ashkboos et al. 2024, arXiv:2404.00456 (QuaRot), of which this is the online part alone.
+//!
+//! A code of an activation is `round(x / scale) + 128`: products want one unsigned operand. What the 128 adds
+//! to a sum depends on the column alone, and is the sum's first value, negated. Sums are exact.
+//! A row that is not finite has a scale that is not: its products are not finite either.
+#![expect(
+    unsafe_code,
+    reason = "panels are packed in parallel, and unchecked loads in the inner loop"
+)]
+
+use half::bf16;
+
+use super::isa::Kernel;
+use super::linear::{Factors, Tile};
+use super::pack::{PANEL, read_panels};
+use super::packed_file::{PackedFile, Values};
+use super::pool::Pool;
+use super::simd::Simd;
+use super::storage::{Aligned, Plane, Shared};
+use crate::backend::{BackendError, WeightDesc, WeightSource};
+
+/// Codes side by side in a lane: neighbours along the summed dimension.
+pub(super) const QUAD: usize = 4;
+
+/// The greatest code: symmetric, so that -128 is not used.
+const CODE_MAX: f32 = 127.0;
+
+/// What is added to an activation's code.
+const CODE_ZERO: i32 = 128;
+
+/// The most values that a Hadamard block mixes.
+const BLOCK_MAX: usize = 64;
+
+/// Returns the size of the blocks of rows of `k` values: a power of two that divides `k`.
+fn block_of(k: usize) -> usize {
+    1 << k.trailing_zeros().min(BLOCK_MAX.trailing_zeros())
+}
+
+/// Multiplies each block of `row` by the Hadamard matrix, whose entries are 1 and -1.
+fn mix(row: &mut [f32], block: usize) {
+    for values in row.chunks_exact_mut(block) {
+        let mut distance = 1;
+        while distance < block {
+            for pair in values.chunks_exact_mut(2 * distance) {
+                let (first, second) = pair.split_at_mut(distance);
+                for (a, b) in first.iter_mut().zip(second) {
+                    (*a, *b) = (*a + *b, *a - *b);
+                }
+            }
+            distance *= 2;
+        }
+    }
+}
+
+/// One packed matrix: panels of `[k / 4][32][4]` codes, as in [`super::pack`].
+#[derive(Debug)]
+pub(super) struct PackedInt8 {
+    /// Output features.
+    pub(super) n: usize,
+    /// Quads of the summed dimension.
+    pub(super) units: usize,
+    codes: Values<i8>,
+    /// What one code is worth: `[n]`, padded to whole panels.
+    scales: Values<f32>,
+    /// The first value of each column's sum: `[n]`, padded to whole panels.
+    offsets: Values<i32>,
+}
+
+impl PackedInt8 {
+    /// Takes a matrix from `file`, or reads, rounds and packs it, panel by panel.
+    pub(super) fn load(
+        pool: &Pool,
+        file: &mut PackedFile,
+        desc: &WeightDesc,
+        source: &dyn WeightSource,
+    ) -> Result<Self, BackendError> {
+        let units = desc.k.div_ceil(QUAD);
+        let columns = desc.n.next_multiple_of(PANEL);
+        let names = ["codes", "scales", "offsets"].map(|part| format!("{} int8 {part}", desc.name));
+        let found = (
+            file.blob(&names[0], columns * units * QUAD),
+            file.blob(&names[1], columns),
+            file.blob(&names[2], columns),
+        );
+        let (codes, scales, offsets) = match found {
+            (Some(codes), Some(scales), Some(offsets)) => (codes, scales, offsets),
+            _ => {
+                let (codes, scales, offsets) = pack(pool, desc, source)?;
+                file.keep(&names[0], &codes);
+                file.keep(&names[1], &scales);
+                file.keep(&names[2], &offsets);
+                (
+                    Values::Owned(codes),
+                    Values::Owned(scales),
+                    Values::Owned(offsets),
+                )
+            }
+        };
+        Ok(Self {
+            n: desc.n,
+            units,
+            codes,
+            scales,
+            offsets,
+        })
+    }
+
+    /// Returns the bytes that it holds.
+    pub(super) fn bytes(&self) -> usize {
+        self.codes.bytes() + self.scales.bytes() + self.offsets.bytes()
+    }
+}
+
+/// Codes, scales and offsets of a whole matrix.
+type Parts = (Aligned<i8>, Aligned<f32>, Aligned<i32>);
+
+fn pack(pool: &Pool, desc: &WeightDesc, source: &dyn WeightSource) -> Result<Parts, BackendError> {
+    let columns = desc.n.next_multiple_of(PANEL);
+    let panel_len = desc.k.div_ceil(QUAD) * PANEL * QUAD;
+    let mut codes = Aligned::zeros(columns / PANEL * panel_len, &desc.name)?;
+    let mut scales = Aligned::zeros(columns, &desc.name)?;
+    let mut offsets = Aligned::zeros(columns, &desc.name)?;
+    let (shared_codes, shared_scales, shared_offsets) = (
+        Shared::new(&mut codes),
+        Shared::new(&mut scales),
+        Shared::new(&mut offsets),
+    );
+    read_panels(pool, desc, source, |panel, rows| {
+        let columns = panel * PANEL..(panel + 1) * PANEL;
+        // SAFETY: each task has its own panel.
+        let codes = unsafe { shared_codes.part(panel * panel_len..(panel + 1) * panel_len) };
+        // SAFETY: as above.
+        let scales = unsafe { shared_scales.part(columns.clone()) };
+        // SAFETY: as above.
+        let offsets = unsafe { shared_offsets.part(columns) };
+        let block = block_of(desc.k);
+        let mut mixed = rows.to_vec();
+        mix(&mut mixed, block);
+        for (column, row) in mixed.chunks_exact(desc.k.max(1)).enumerate() {
+            // The matrix is symmetric, and its square is `block` times the identity.
+            scales[column] = pack_column(row, column, codes, &mut offsets[column]) / block as f32;
+        }
+    })?;
+    Ok((codes, scales, offsets))
+}
+
+/// Writes the codes of one column of a panel and its offset, and returns its scale.
+fn pack_column(row: &[f32], column: usize, codes: &mut [i8], offset: &mut i32) -> f32 {
+    let greatest = row
+        .iter()
+        .fold(0.0, |greatest: f32, x| greatest.max(x.abs()));
+    if row.iter().any(|x| !x.is_finite()) {
+        return f32::NAN;
+    }
+    let scale = greatest / CODE_MAX;
+    let inverse = if scale > 0.0 { scale.recip() } else { 0.0 };
+    let mut sum = 0;
+    for (i, x) in row.iter().enumerate() {
+        let code = (x * inverse).round_ties_even().clamp(-CODE_MAX, CODE_MAX) as i8;
+        sum += i32::from(code);
+        codes[(i / QUAD * PANEL + column) * QUAD + i % QUAD] = code;
+    }
+    *offset = -CODE_ZERO * sum;
+    scale
+}
+
+/// Activations of the int8 recipe.
+#[derive(Debug)]
+pub(super) struct CodedPlane {
+    /// The values as they were written; codes are made of them.
+    pub(super) values: Plane<bf16>,
+    /// `[rows, stride]`.
+    pub(super) codes: Aligned<u8>,
+    /// Codes from row to row: columns, rounded up to whole quads. The padding meets weights that are zero.
+    pub(super) stride: usize,
+    /// What one code of a row is worth: `[rows]`.
+    pub(super) scales: Aligned<f32>,
+    /// Whether the codes are those of the values.
+    pub(super) is_coded: bool,
+}
+
+impl CodedPlane {
+    /// Makes a plane of zeros.
+    pub(super) fn zeros(rows: usize, cols: usize) -> Result<Self, BackendError> {
+        let stride = cols.next_multiple_of(QUAD);
+        Ok(Self {
+            values: Plane::zeros(rows, cols)?,
+            codes: Aligned::zeros(rows.saturating_mul(stride), "activations")?,
+            stride,
+            scales: Aligned::zeros(rows, "activations")?,
+            is_coded: false,
+        })
+    }
+
+    /// Returns the bytes that it holds.
+    pub(super) fn bytes(&self) -> usize {
+        self.values.values.bytes() + self.codes.bytes() + self.scales.bytes()
+    }
+}
+
+/// Makes the codes of one row.
+pub(super) struct EncodeRow<'a> {
+    /// The values; they are left mixed.
+    pub(super) values: &'a mut [bf16],
+    /// As long as `values`, or longer: the rest is not touched.
+    pub(super) codes: &'a mut [u8],
+    /// What one code is worth.
+    pub(super) scale: &'a mut f32,
+}
+
+impl Kernel for EncodeRow<'_> {
+    const HAS_BF16: bool = true;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let block = block_of(self.values.len());
+        let greatest = match block {
+            BLOCK_MAX => mix_blocks(s, self.values),
+            _ => mix_plain(self.values, block),
+        };
+        *self.scale = greatest / CODE_MAX;
+        let inverse = if greatest > 0.0 {
+            CODE_MAX / greatest
+        } else {
+            0.0
+        };
+        let whole = self.values.len() / S::LANES * S::LANES;
+        let factor = s.splat(inverse);
+        let mut at = 0;
+        while at < whole {
+            let x = s.mul(s.load_bf16(&self.values[at..]), factor);
+            s.store_codes(x, &mut self.codes[at..]);
+            at += S::LANES;
+        }
+        for (code, x) in self.codes[whole..].iter_mut().zip(&self.values[whole..]) {
+            *code = ((x.to_f32() * inverse).round_ties_even() as i32 + CODE_ZERO) as u8;
+        }
+    }
+}
+
+/// Mixes blocks of [`BLOCK_MAX`], and returns the greatest magnitude; NaN if one is NaN.
+#[inline(always)]
+fn mix_blocks<S: Simd>(s: S, values: &mut [bf16]) -> f32 {
+    // As many registers as the narrowest vectors need.
+    const PARTS_MAX: usize = BLOCK_MAX / 8;
+    let parts = BLOCK_MAX / S::LANES;
+    let mut greatest = s.splat(0.0);
+    for block in values.chunks_exact_mut(BLOCK_MAX) {
+        let mut registers = [s.splat(0.0); PARTS_MAX];
+        let mut part = 0;
+        while part < parts {
+            registers[part] = s.mix_lanes(s.load_bf16(&block[part * S::LANES..]));
+            part += 1;
+        }
+        let mut distance = 1;
+        while distance < parts {
+            let mut first = 0;
+            while first < parts {
+                if first & distance == 0 {
+                    let (a, b) = (registers[first], registers[first + distance]);
+                    registers[first] = s.add(a, b);
+                    registers[first + distance] = s.sub(a, b);
+                }
+                first += 1;
+            }
+            distance *= 2;
+        }
+        part = 0;
+        while part < parts {
+            greatest = s.max_magnitude(greatest, registers[part]);
+            s.store_bf16(registers[part], &mut block[part * S::LANES..]);
+            part += 1;
+        }
+    }
+    let mut lanes = [0.0; 16];
+    s.store(greatest, &mut lanes);
+    greatest_of(&lanes)
+}
+
+/// As [`mix_blocks`], for smaller blocks.
+fn mix_plain(values: &mut [bf16], block: usize) -> f32 {
+    let mut greatest = 0.0;
+    for values in values.chunks_exact_mut(block) {
+        let mut wide = [0.0; BLOCK_MAX];
+        let wide = &mut wide[..block];
+        for (wide, x) in wide.iter_mut().zip(&*values) {
+            *wide = x.to_f32();
+        }
+        mix(wide, block);
+        for (x, wide) in values.iter_mut().zip(&*wide) {
+            *x = bf16::from_f32(*wide);
+        }
+        greatest = greatest_of(&[greatest, greatest_of(wide)]);
+    }
+    greatest
+}
+
+/// Returns the greatest magnitude; NaN if one is NaN.
+#[inline(always)]
+fn greatest_of(values: &[f32]) -> f32 {
+    // Without signs, floats are ordered as their bits are, and a NaN is greater than all numbers.
+    let bits = values.iter().map(|x| x.abs().to_bits());
+    f32::from_bits(bits.fold(0, u32::max))
+}
+
+/// Coded rows and a packed matrix.
+#[derive(Clone, Copy)]
+pub(super) struct Int8Factors<'a> {
+    /// `[rows, stride]`.
+    pub(super) codes: &'a [u8],
+    /// Codes from row to row.
+    pub(super) stride: usize,
+    /// `[rows]`.
+    pub(super) scales: &'a [f32],
+    /// The matrix.
+    pub(super) weight: &'a PackedInt8,
+}
+
+impl Factors for Int8Factors<'_> {
+    const HAS_INT8: bool = true;
+    const HAS_BF16: bool = false;
+
+    fn n(&self) -> usize {
+        self.weight.n
+    }
+
+    #[inline(always)]
+    fn multiply<S: Simd, const M: usize>(
+        &self,
+        s: S,
+        row: usize,
+        panel: usize,
+        tile: &mut Tile<M>,
+    ) {
+        let units = self.weight.units;
+        let len = units * PANEL * QUAD;
+        let codes = &self.weight.codes[panel * len..][..len];
+        let scales = &self.weight.scales[panel * PANEL..][..PANEL];
+        let offsets = &self.weight.offsets[panel * PANEL..][..PANEL];
+        let x = &self.codes[row * self.stride..];
+        assert!(
+            x.len() >= (M - 1) * self.stride + units * QUAD,
+            "all rows of the tile lie in x"
+        );
+        let mut column = 0;
+        while column < PANEL {
+            let first_offset = s.load_int(&offsets[column..]);
+            let second_offset = s.load_int(&offsets[column + S::LANES..]);
+            let mut sums = [[first_offset, second_offset]; M];
+            for (unit, quads) in codes.chunks_exact(PANEL * QUAD).enumerate() {
+                let first = s.load_quads(&quads[column * QUAD..]);
+                let second = s.load_quads(&quads[(column + S::LANES) * QUAD..]);
+                for (r, sums) in sums.iter_mut().enumerate() {
+                    let at = r * self.stride + unit * QUAD;
+                    // SAFETY: `r < M` and `unit < units`: inside x, as asserted above.
+                    let quad = unsafe { x.get_unchecked(at..at + QUAD) };
+                    let quad = u32::from_le_bytes([quad[0], quad[1], quad[2], quad[3]]);
+                    let quad = s.splat_quad(quad);
+                    sums[0] = s.dot_quads(sums[0], quad, first);
+                    sums[1] = s.dot_quads(sums[1], quad, second);
+                }
+            }
+            let first_scale = s.load(&scales[column..]);
+            let second_scale = s.load(&scales[column + S::LANES..]);
+            for (r, (values, sums)) in tile.iter_mut().zip(&sums).enumerate() {
+                let row_scale = s.splat(self.scales[row + r]);
+                let first = s.mul(s.mul(s.int_to_f32(sums[0]), row_scale), first_scale);
+                let second = s.mul(s.mul(s.int_to_f32(sums[1]), row_scale), second_scale);
+                s.store(first, &mut values[column..]);
+                s.store(second, &mut values[column + S::LANES..]);
+            }
+            column += 2 * S::LANES;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::cpu::isa::Isa;
+
+    fn encoded(isa: Isa, row: &[f32]) -> (Vec<u8>, f32) {
+        let mut values: Vec<bf16> = row.iter().map(|&x| bf16::from_f32(x)).collect();
+        let mut codes = vec![0; row.len()];
+        let mut scale = 0.0;
+        isa.run(EncodeRow {
+            values: &mut values,
+            codes: &mut codes,
+            scale: &mut scale,
+        });
+        (codes, scale)
+    }
+
+    fn row(len: usize) -> Vec<f32> {
+        let value = |i: usize| ((i * 37 % 101) as f32 - 50.0) / 16.0;
+        (0..len).map(value).collect()
+    }
+
+    #[test]
+    fn mixing_twice_scales_by_the_block() {
+        for len in [1, 6, 48, 64, 192] {
+            let block = block_of(len);
+            let mut twice = row(len);
+            mix(&mut twice, block);
+            mix(&mut twice, block);
+            let want: Vec<f32> = row(len).iter().map(|x| x * block as f32).collect();
+            assert_eq!(twice, want, "{len} values");
+        }
+    }
+
+    #[test]
+    fn codes_are_the_mixed_values_on_every_instruction_set() {
+        for len in [1, 3, 20, 64, 128, 576] {
+            let mut mixed = row(len);
+            mix(&mut mixed, block_of(len));
+            for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
+                let (codes, scale) = encoded(isa, &row(len));
+                for (code, want) in codes.iter().zip(&mixed) {
+                    let got = (f32::from(*code) - CODE_ZERO as f32) * scale;
+                    // Half a code, and what bf16 rounds.
+                    let bound = scale * 0.5 + want.abs() / 256.0;
+                    assert!((got - want).abs() <= bound, "{isa:?}: {got} for {want}");
+                }
+                assert_eq!((codes, scale), encoded(Isa::Portable, &row(len)), "{isa:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn row_that_is_not_finite_has_a_scale_that_is_not() {
+        for len in [5, 64, 576] {
+            for poison in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+                for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
+                    let mut row = row(len);
+                    row[len / 2] = poison;
+                    assert!(!encoded(isa, &row).1.is_finite(), "{isa:?}");
+                }
+            }
+        }
+        assert_eq!(encoded(Isa::Portable, &[0.0; 64]), (vec![128; 64], 0.0));
+    }
+}
