@@ -16,7 +16,7 @@ import {
   results,
 } from "./service.mjs";
 
-const PROMPT = "Count from one to ten.";
+const PROMPT = "Write a long story about a lighthouse.";
 
 function file(lines, url) {
   return jsonl(Object.entries(lines).map(([id, body]) => request(id, body, url)));

@@ -31,7 +31,7 @@ from .service import (
     tokens,
 )
 
-_PROMPT = "Count from one to ten."
+_PROMPT = "Write a long story about a lighthouse."
 
 
 def _chats(**lines):

@@ -51,6 +51,9 @@ use super::{
     StepInputs, StepOutput, Ticket, Weight, WeightDesc, WeightSource,
 };
 
+/// Raised whenever a kernel's results change in a bit: fingerprints name it.
+const KERNELS: u32 = 2;
+
 /// Settings of a [`CpuBackend`].
 #[derive(Debug, Clone)]
 pub struct CpuConfig {
@@ -138,7 +141,7 @@ impl CpuBackend {
                 lookahead: 0,
                 max_rows: rows,
                 fingerprint: format!(
-                    "{}-cpu-{}-{}",
+                    "{}-cpu{KERNELS}-{}-{}",
                     env!("CARGO_PKG_VERSION"),
                     isa.name(),
                     config.recipe.name()

@@ -117,7 +117,7 @@ fn unreadable_weight_is_an_error_that_names_it() {
 
 #[test]
 fn fingerprint_names_version_instruction_set_and_recipe() {
-    let expected = format!("{}-cpu-portable-f32", env!("CARGO_PKG_VERSION"));
+    let expected = format!("{}-cpu{KERNELS}-portable-f32", env!("CARGO_PKG_VERSION"));
     assert_eq!(backend().caps().fingerprint, expected);
 }
 
