@@ -90,7 +90,7 @@ pub(super) trait Simd: Copy {
     /// Multiplies the lanes by the Hadamard matrix of [`Simd::LANES`] rows, whose entries are 1 and -1: sums and
     /// differences of neighbours first, then of those 2 apart, and so on.
     fn mix_lanes(self, v: Self::V) -> Self::V;
-    /// Rounds values of at most 127.5 in magnitude to integers, ties to even, adds 128, and writes the first
+    /// Rounds values below 127.5 in magnitude to integers, ties to even, adds 128, and writes the first
     /// values of `out`. What it writes for others is not specified.
     fn store_codes(self, v: Self::V, out: &mut [u8]);
 
