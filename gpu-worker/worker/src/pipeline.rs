@@ -25,7 +25,7 @@ use crate::openai::{self, AnswerShape, Answerer, LineError};
 ///
 /// Bounded by lines, since the tokens of one are known only once it is prepared. It costs its prompt, 4 B a
 /// token: 4 MB for 1,024 lines of 1,000 tokens, about as much as the text that it replaces.
-pub const LINES_AHEAD: usize = 1024;
+const LINES_AHEAD: usize = 1024;
 
 /// Names a line within one pipeline. Chosen by the caller, never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -218,6 +218,13 @@ impl Pipeline {
         self.sequences_at_once
     }
 
+    /// Returns how many lines of one kind the engine is to be given ahead: enough to put in order, and never so
+    /// few that it could wait for more.
+    #[must_use]
+    pub fn lines_ahead(&self) -> usize {
+        lines_ahead(self.sequences_at_once)
+    }
+
     /// Adds a line. Its answer comes from [`Pipeline::next`].
     pub fn submit(&self, job: LineJob) {
         self.prepare(job, false);
@@ -280,6 +287,10 @@ impl Pipeline {
     }
 }
 
+fn lines_ahead(sequences_at_once: usize) -> usize {
+    LINES_AHEAD.max(2 * sequences_at_once)
+}
+
 /// Runs `body` on a thread of its own. A panic there, or no thread at all, ends the pipeline with a word:
 /// its lines would wait for ever otherwise.
 fn spawn(
@@ -301,5 +312,15 @@ fn spawn(
         let _ = failed.send(FromEngine::Stopped(format!(
             "no thread could be started: {error}"
         )));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn engine_of_many_sequences_is_given_more_than_it_runs() {
+        assert_eq!([64, 512, 2000].map(lines_ahead), [1024, 1024, 4000]);
     }
 }

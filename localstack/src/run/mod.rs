@@ -21,7 +21,7 @@ use batch_io::platform::{system_clock, system_randomness};
 use batch_io::{Clock, Randomness};
 use serde_json::json;
 use worker::model::EngineOptions;
-use worker::pipeline::{LINES_AHEAD, LineAnswer, LineJob, LineKey, Pipeline, answer_record};
+use worker::pipeline::{LineAnswer, LineJob, LineKey, Pipeline, answer_record};
 
 use crate::cli::RunArgs;
 use crate::config::Config;
@@ -257,7 +257,7 @@ impl FileRun<'_> {
         let mut open: HashMap<LineKey, OpenLine> = HashMap::new();
         let run: Arc<str> = self.journal.run().to_string().into();
         loop {
-            while open.len() < LINES_AHEAD
+            while open.len() < pipeline.lines_ahead()
                 && let Some(line) = waiting.next()
             {
                 let line = line?;

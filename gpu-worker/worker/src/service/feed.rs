@@ -4,7 +4,7 @@ use batch_core::message::{Lane, QueueName};
 
 use super::held::Held;
 use super::{SLOTS, Service};
-use crate::pipeline::{LINES_AHEAD, Pipeline};
+use crate::pipeline::Pipeline;
 
 /// Lines that a worker must hold, in multiples of the sequences that the engine runs at once: with fewer it
 /// could wait for this worker. With more, lines would wait here that another worker could run.
@@ -56,8 +56,7 @@ impl Service {
     fn feed_lane(&mut self, pipeline: &Pipeline, lane: Lane) {
         let in_lane = self.held.values().filter(|held| lane_of(held) == lane);
         let running: usize = in_lane.map(Held::running_lines).sum();
-        let limit = LINES_AHEAD.max(pipeline.sequences_at_once() * AHEAD);
-        let mut room = limit.saturating_sub(running);
+        let mut room = pipeline.lines_ahead().saturating_sub(running);
         let shards = self.held.values_mut();
         for held in shards.filter(|held| lane_of(held) == lane && !held.shard.alone) {
             room -= submit(pipeline, held, room);
