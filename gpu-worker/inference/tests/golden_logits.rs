@@ -126,16 +126,9 @@ impl<'a, B: Backend> Bench<'a, B> {
         self.decoder.forward(&mut self.backend, inputs.bucket);
         let vocabulary = self.model.config.vocab_size;
         let row = SampleRow {
-            slot: 0,
-            live: true,
-            seed: 0,
-            choice: 0,
-            position: 0,
-            params: SampleParams::GREEDY,
-            mask: None,
-            bias: vec![],
             logprobs: Some(vocabulary as u32),
             forced: Some(1),
+            ..SampleRow::greedy(0, 0)
         };
         let samples = SampleInputs {
             rows: vec![row],

@@ -211,10 +211,7 @@ fn load_engine(
 ) -> Result<Box<dyn Engine>, LoadError> {
     let digest = &opened.weights_digest;
     let recipe = options.precision.recipe(digest, &measurements(options));
-    let kv_type = match recipe {
-        Recipe::F32 => KvType::F32,
-        Recipe::Bf16 | Recipe::Int8 => KvType::Bf16,
-    };
+    let kv_type = recipe.kv_type();
     let step_tokens = options
         .step_tokens
         .unwrap_or(STEP_TOKENS_DEFAULT)
@@ -256,8 +253,8 @@ fn load_engine(
         kv_type,
         weights_id: digest.clone(),
     };
-    let mut engine = BatchEngine::load(backend, &opened.config, opened, tokenizer, &config)?;
-    let status = engine.backend_mut().packed_status();
+    let engine = BatchEngine::load(backend, &opened.config, opened, tokenizer, &config)?;
+    let status = engine.backend().packed_status();
     tracing::debug!(?status, "packed weights");
     if let PackedStatus::Failed(error) = status {
         tracing::warn!(%error, "packed weights are not kept: the next start packs them again");

@@ -17,8 +17,7 @@ pub const LOSS_MAX: f64 = 0.01;
 const BUILT_IN: &str = include_str!("measurements.json");
 
 /// How products are to be computed.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum Precision {
     /// The fastest whose quality is known to hold.
     #[default]

@@ -16,10 +16,10 @@ use crate::failure::usage;
 use crate::say::{answer, aside};
 
 /// Text that the model has to predict, unless the user names other files.
-const TEXTS: [(&str, &str); 3] = [
-    ("prose", include_str!("held_out/prose.txt")),
-    ("code", include_str!("held_out/code.txt")),
-    ("dialogue", include_str!("held_out/dialogue.txt")),
+const TEXTS: [&str; 3] = [
+    include_str!("held_out/prose.txt"),
+    include_str!("held_out/code.txt"),
+    include_str!("held_out/dialogue.txt"),
 ];
 
 /// Recipes that are compared with f32.
@@ -81,7 +81,7 @@ pub(crate) fn measure(
 
 fn read_texts(files: &[PathBuf]) -> anyhow::Result<Vec<String>> {
     if files.is_empty() {
-        return Ok(TEXTS.iter().map(|(_, text)| (*text).to_owned()).collect());
+        return Ok(TEXTS.map(str::to_owned).to_vec());
     }
     files
         .iter()
@@ -153,7 +153,7 @@ mod tests {
     #[test]
     fn built_in_text_is_long_enough_to_tell() {
         // Some four bytes a token: 50,000 tokens at the least.
-        let bytes: usize = TEXTS.iter().map(|(_, text)| text.len()).sum();
+        let bytes: usize = TEXTS.iter().map(|text| text.len()).sum();
         assert!(bytes >= 200_000, "{bytes} bytes");
     }
 }

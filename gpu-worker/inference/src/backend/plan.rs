@@ -70,6 +70,15 @@ impl Recipe {
             Recipe::Int8 => "int8",
         }
     }
+
+    /// Returns the number type of the KV cache beside it: 8 bits would round keys and values too coarsely.
+    #[must_use]
+    pub fn kv_type(self) -> KvType {
+        match self {
+            Recipe::F32 => KvType::F32,
+            Recipe::Bf16 | Recipe::Int8 => KvType::Bf16,
+        }
+    }
 }
 
 /// What a weight is used for.

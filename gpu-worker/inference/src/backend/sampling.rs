@@ -1,4 +1,4 @@
-//! The sampling rules of [`SampleParams`], shared by the scalar reference and the CPU.
+//! The sampling rules of [`super::SampleParams`], shared by the scalar reference and the CPU.
 //!
 //! Plain f32 in a fixed order: the bits do not depend on the machine, the batch, or the thread.
 //! Never sorts the whole vocabulary: sets are selected first, and only survivors are sorted.
@@ -6,7 +6,7 @@
 //! The passes over the vocabulary are `#[inline(always)]`: a caller that is compiled for wider vectors runs
 //! them in these. The bits stay the same, since nothing is fused or reordered.
 //!
-//! What [`SampleParams`] leaves open: `top_p` counts in the distribution that `min_p` and `top_k` left,
+//! What [`super::SampleParams`] leaves open: `top_p` counts in the distribution that `min_p` and `top_k` left,
 //! made to sum to one, and the draw walks the survivors by ascending id.
 
 mod philox;
@@ -15,8 +15,8 @@ mod tests;
 
 use std::cmp::Ordering;
 
+use super::SampleRow;
 use super::exp::exp;
-use super::{SampleParams, SampleRow};
 
 /// The tokens of one slot.
 #[derive(Debug, Default)]
@@ -175,7 +175,7 @@ impl Sampler {
             return None;
         }
         let params = &row.params;
-        if is_greedy(params) {
+        if params.is_greedy() {
             return first_equal(&self.adjusted, max);
         }
         for (weight, &x) in self.weights.iter_mut().zip(&self.adjusted) {
@@ -325,15 +325,10 @@ impl Sampler {
     }
 }
 
-/// Returns whether the most likely token is taken; so it is when the temperature is no number.
-fn is_greedy(params: &SampleParams) -> bool {
-    params.temperature <= 0.0 || params.temperature.is_nan()
-}
-
 /// Returns whether the row's token is the highest logit as it stands.
 fn is_plain_greedy(row: &SampleRow) -> bool {
     let params = &row.params;
-    is_greedy(params)
+    params.is_greedy()
         && params.repetition_penalty == 1.0
         && params.frequency_penalty == 0.0
         && params.presence_penalty == 0.0

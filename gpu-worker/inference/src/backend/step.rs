@@ -126,6 +126,13 @@ impl SampleParams {
         frequency_penalty: 0.0,
         presence_penalty: 0.0,
     };
+
+    /// Returns whether the most likely token is taken, and nothing drawn; so it is when the temperature is no
+    /// number.
+    #[must_use]
+    pub fn is_greedy(&self) -> bool {
+        self.temperature <= 0.0 || self.temperature.is_nan()
+    }
 }
 
 /// One row to sample.
@@ -152,6 +159,25 @@ pub struct SampleRow {
     pub logprobs: Option<u32>,
     /// Take this token, whatever the logits say (replay, prompt scoring).
     pub forced: Option<u32>,
+}
+
+impl SampleRow {
+    /// Returns a row that takes the most likely token of all, and reports no log-probabilities.
+    #[must_use]
+    pub fn greedy(slot: u32, position: u32) -> Self {
+        Self {
+            slot,
+            live: true,
+            seed: 0,
+            choice: 0,
+            position,
+            params: SampleParams::GREEDY,
+            mask: None,
+            bias: Vec::new(),
+            logprobs: None,
+            forced: None,
+        }
+    }
 }
 
 /// What [`super::Backend::sample`] needs beside the logits.

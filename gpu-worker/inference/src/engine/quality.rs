@@ -5,8 +5,8 @@ use std::ops::Range;
 use super::decoder::{Decoder, MemoryPlan};
 use crate::backend::cpu::{CpuBackend, CpuConfig};
 use crate::backend::{
-    Backend, BackendError, KvType, PageTable, Recipe, SampleInputs, SampleParams, SampleRow,
-    SlotReset, StepInputs, StepSequence,
+    Backend, BackendError, PageTable, Recipe, SampleInputs, SampleRow, SlotReset, StepInputs,
+    StepSequence,
 };
 use crate::model::{ModelConfig, Weights};
 
@@ -75,11 +75,7 @@ impl Reader {
             pages: WINDOW_TOKENS.div_ceil(page_tokens),
             history_tokens: WINDOW_TOKENS,
         };
-        let kv_type = match recipe {
-            Recipe::F32 => KvType::F32,
-            Recipe::Bf16 | Recipe::Int8 => KvType::Bf16,
-        };
-        let decoder = Decoder::load(&mut backend, model, weights, plan, recipe, kv_type)?;
+        let decoder = Decoder::load(&mut backend, model, weights, plan, recipe, recipe.kv_type())?;
         Ok(Self {
             backend,
             decoder,
@@ -120,16 +116,8 @@ impl Reader {
         self.decoder.forward(&mut self.backend, inputs.bucket);
         // Nothing is drawn: the rows are dead.
         let row = |position| SampleRow {
-            slot: 0,
             live: false,
-            seed: 0,
-            choice: 0,
-            position,
-            params: SampleParams::GREEDY,
-            mask: None,
-            bias: Vec::new(),
-            logprobs: None,
-            forced: None,
+            ..SampleRow::greedy(0, position)
         };
         let samples = SampleInputs {
             rows: (0..inputs.logit_rows.len())
@@ -170,12 +158,17 @@ pub fn compare(
         for start in (0..window.len()).step_by(STEP_ROWS) {
             let rows = start..window.len().min(start + STEP_ROWS);
             reference.read(window, rows.clone())?;
-            for (candidate, sums) in candidates.iter_mut().zip(&mut sums) {
+            for candidate in &mut *candidates {
                 candidate.read(window, rows.clone())?;
-                for (row, position) in rows.clone().enumerate() {
-                    if let Some(&next) = window.get(position + 1) {
-                        sums.add(reference.logits(row), candidate.logits(row), next as usize);
-                    }
+            }
+            for (row, position) in rows.enumerate() {
+                let Some(&next) = window.get(position + 1) else {
+                    continue;
+                };
+                let known = Distribution::of(reference.logits(row));
+                for (candidate, sums) in candidates.iter().zip(&mut sums) {
+                    let guessed = Distribution::of(candidate.logits(row));
+                    sums.add(&known, &guessed, next as usize);
                 }
             }
         }
@@ -195,22 +188,20 @@ struct Sums {
 }
 
 impl Sums {
-    fn add(&mut self, reference: &[f32], candidate: &[f32], next: usize) {
+    fn add(&mut self, p: &Distribution<'_>, q: &Distribution<'_>, next: usize) {
         assert_eq!(
-            reference.len(),
-            candidate.len(),
+            p.logits.len(),
+            q.logits.len(),
             "both readers have one vocabulary"
         );
-        let p = Distribution::of(reference);
-        let q = Distribution::of(candidate);
         self.tokens += 1;
-        self.reference_loss -= p.log_probability(reference, next);
-        self.loss -= q.log_probability(candidate, next);
+        self.reference_loss -= p.log_probability(next);
+        self.loss -= q.log_probability(next);
         self.agreements += u64::from(p.most_likely == q.most_likely);
         let mut divergence = 0.0;
-        for (&x, &y) in reference.iter().zip(candidate) {
-            let difference = (f64::from(x) - p.log_sum) - (f64::from(y) - q.log_sum);
-            divergence += (f64::from(x) - p.log_sum).exp() * difference;
+        for id in 0..p.logits.len() {
+            let log_p = p.log_probability(id);
+            divergence += log_p.exp() * (log_p - q.log_probability(id));
         }
         self.divergence += divergence;
     }
@@ -228,14 +219,15 @@ impl Sums {
 }
 
 /// What one row of logits says.
-struct Distribution {
+struct Distribution<'a> {
+    logits: &'a [f32],
     most_likely: usize,
     /// `ln(sum(e^x))`.
     log_sum: f64,
 }
 
-impl Distribution {
-    fn of(logits: &[f32]) -> Self {
+impl<'a> Distribution<'a> {
+    fn of(logits: &'a [f32]) -> Self {
         let (mut most_likely, mut max) = (0, f32::NEG_INFINITY);
         for (id, &x) in logits.iter().enumerate() {
             if x > max {
@@ -244,13 +236,14 @@ impl Distribution {
         }
         let sum: f64 = logits.iter().map(|&x| f64::from((x - max).exp())).sum();
         Self {
+            logits,
             most_likely,
             log_sum: f64::from(max) + sum.ln(),
         }
     }
 
-    fn log_probability(&self, logits: &[f32], id: usize) -> f64 {
-        f64::from(logits[id]) - self.log_sum
+    fn log_probability(&self, id: usize) -> f64 {
+        f64::from(self.logits[id]) - self.log_sum
     }
 }
 
@@ -261,7 +254,11 @@ mod tests {
     fn quality(rows: &[(&[f32], &[f32], usize)]) -> Quality {
         let mut sums = Sums::default();
         for (reference, candidate, next) in rows {
-            sums.add(reference, candidate, *next);
+            sums.add(
+                &Distribution::of(reference),
+                &Distribution::of(candidate),
+                *next,
+            );
         }
         sums.quality()
     }

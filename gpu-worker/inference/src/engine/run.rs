@@ -16,8 +16,7 @@ use super::scheduler::{Arrival, Limits, Scheduler};
 use super::sequence::SequenceId;
 use super::{Engine, Outcome, Request, RequestFailure, RequestId, Stats};
 use crate::backend::{
-    Backend, BackendError, KvType, Recipe, SampleInputs, SampleParams, SampleRow, StepOutput,
-    Ticket,
+    Backend, BackendError, KvType, Recipe, SampleInputs, SampleRow, StepOutput, Ticket,
 };
 use crate::model::{ModelConfig, Weights};
 use crate::text::stop::TokenText;
@@ -139,9 +138,9 @@ impl<B: Backend> BatchEngine<B> {
         })
     }
 
-    /// Returns the backend, for what only its owner can know.
-    pub fn backend_mut(&mut self) -> &mut B {
-        &mut self.backend
+    /// Returns the backend, for what it tells of itself.
+    pub fn backend(&self) -> &B {
+        &self.backend
     }
 
     fn check_prompt(&self, prompt: &[u32]) -> Result<(), RequestFailure> {
@@ -321,15 +320,7 @@ impl<B: Backend + Send> Engine for BatchEngine<B> {
 /// A row of a sequence that ended after the step was planned: it costs nothing and changes nothing.
 fn dead_row(sampled: &SampledRun) -> SampleRow {
     SampleRow {
-        slot: sampled.run.slot,
         live: false,
-        seed: 0,
-        choice: 0,
-        position: sampled.output_index,
-        params: SampleParams::GREEDY,
-        mask: None,
-        bias: Vec::new(),
-        logprobs: None,
-        forced: None,
+        ..SampleRow::greedy(sampled.run.slot, sampled.output_index)
     }
 }

@@ -12,7 +12,7 @@ mod shape;
 mod step;
 #[cfg(test)]
 mod tests;
-mod weights;
+pub(in crate::backend) mod weights;
 
 use super::scalar::{ScalarBackend, ScalarConfig};
 use super::{Backend, BackendError, KvType, Recipe};

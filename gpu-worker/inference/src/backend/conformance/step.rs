@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use crate::backend::{PageTable, SampleParams, SampleRow, StepInputs, StepSequence};
+use crate::backend::{PageTable, SampleRow, StepInputs, StepSequence};
 
 /// Tokens and where their keys and values are.
 #[derive(Debug, Clone)]
@@ -36,16 +36,9 @@ pub(super) fn sequence(seed: usize, len: usize, vocabulary: usize, pages: Range<
 /// Returns a greedy row of `slot` that appends to its history.
 pub(super) fn greedy(slot: u32, position: u32) -> SampleRow {
     SampleRow {
-        slot,
-        live: true,
         seed: 1,
-        choice: 0,
-        position,
-        params: SampleParams::GREEDY,
-        mask: None,
-        bias: Vec::new(),
         logprobs: Some(0),
-        forced: None,
+        ..SampleRow::greedy(slot, position)
     }
 }
 

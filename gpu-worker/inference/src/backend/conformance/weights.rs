@@ -5,15 +5,15 @@ use crate::backend::{Backend, BackendError, Shard, Weight, WeightDesc, WeightSou
 use crate::model::ModelError;
 
 /// Weights by hash: any row can be read at any time.
-pub(super) struct Noise {
-    pub(super) seed: u64,
-    pub(super) rows: usize,
-    pub(super) cols: usize,
+pub(in crate::backend) struct Noise {
+    pub(in crate::backend) seed: u64,
+    pub(in crate::backend) rows: usize,
+    pub(in crate::backend) cols: usize,
     /// Values lie in `centre - spread .. centre + spread`.
-    pub(super) spread: f32,
-    pub(super) centre: f32,
+    pub(in crate::backend) spread: f32,
+    pub(in crate::backend) centre: f32,
     /// This row is NaN.
-    pub(super) poisoned_row: Option<usize>,
+    pub(in crate::backend) poisoned_row: Option<usize>,
 }
 
 impl Noise {

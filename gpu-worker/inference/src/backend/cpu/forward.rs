@@ -112,7 +112,8 @@ impl CpuBackend {
                     scales,
                     weight,
                 };
-                self.multiply(op, factors, x.stride == weight.units * QUAD, out);
+                assert_rows_fit(x.stride, weight.units * QUAD);
+                self.multiply(op, factors, out);
             }
             _ => panic!("the input buffer was made for another kind of weight"),
         }
@@ -140,11 +141,11 @@ impl CpuBackend {
             stride: x.stride,
             weight,
         };
-        self.multiply(op, factors, x.stride == weight.units * E::PACK, out);
+        assert_rows_fit(x.stride, weight.units * E::PACK);
+        self.multiply(op, factors, out);
     }
 
-    fn multiply<F: Factors>(&self, op: &Linear, factors: F, fits: bool, out: &mut Buffer) {
-        assert!(fits, "a row of the input is as long as a row of the weight");
+    fn multiply<F: Factors>(&self, op: &Linear, factors: F, out: &mut Buffer) {
         let product = Product {
             factors,
             rows: match op.rows {
@@ -332,6 +333,13 @@ impl CpuBackend {
             work(first..rows.min(first + ROWS_PER_TASK));
         });
     }
+}
+
+fn assert_rows_fit(input: usize, weight: usize) {
+    assert_eq!(
+        input, weight,
+        "a row of the input is as long as a row of the weight"
+    );
 }
 
 /// Copies rows of `stride` values side by side.

@@ -140,9 +140,8 @@ fn pack(pool: &Pool, desc: &WeightDesc, source: &dyn WeightSource) -> Result<Par
         // SAFETY: as above.
         let offsets = unsafe { shared_offsets.part(columns) };
         let block = block_of(desc.k);
-        let mut mixed = rows.to_vec();
-        mix(&mut mixed, block);
-        for (column, row) in mixed.chunks_exact(desc.k.max(1)).enumerate() {
+        mix(rows, block);
+        for (column, row) in rows.chunks_exact(desc.k.max(1)).enumerate() {
             // The matrix is symmetric, and its square is `block` times the identity.
             scales[column] = pack_column(row, column, codes, &mut offsets[column]) / block as f32;
         }

@@ -164,8 +164,8 @@ impl CpuBackend {
         })
     }
 
-    /// Returns what became of [`CpuConfig::packed`]; an error only once.
-    pub fn packed_status(&mut self) -> PackedStatus {
+    /// Returns what became of [`CpuConfig::packed`].
+    pub fn packed_status(&self) -> PackedStatus<'_> {
         self.packed.status()
     }
 

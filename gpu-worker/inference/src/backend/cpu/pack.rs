@@ -22,7 +22,7 @@ pub(super) fn read_panels(
     pool: &Pool,
     desc: &WeightDesc,
     source: &dyn WeightSource,
-    pack: impl Fn(usize, &[f32]) + Sync,
+    pack: impl Fn(usize, &mut [f32]) + Sync,
 ) -> Result<(), BackendError> {
     let (n, k) = (desc.n, desc.k);
     assert_eq!(
@@ -36,7 +36,7 @@ pub(super) fn read_panels(
         let columns = PANEL.min(n - panel * PANEL);
         let mut rows = vec![0.0; columns * k];
         match source.read_rows(panel * PANEL, &mut rows) {
-            Ok(()) => pack(panel, &rows),
+            Ok(()) => pack(panel, &mut rows),
             Err(error) => {
                 *failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
             }

@@ -38,7 +38,7 @@ pub struct PackedCache {
 
 /// What became of a [`PackedCache`].
 #[derive(Debug)]
-pub enum PackedStatus {
+pub enum PackedStatus<'a> {
     /// There was none.
     Off,
     /// The weights are mapped from it.
@@ -46,7 +46,7 @@ pub enum PackedStatus {
     /// The weights were packed, and it was written.
     Written,
     /// The weights were packed, and it could not be written: the next load packs again.
-    Failed(io::Error),
+    Failed(&'a io::Error),
 }
 
 /// Numbers for which all bits are valid, and zero is all bits zero.
@@ -205,9 +205,9 @@ impl PackedFile {
         }
     }
 
-    /// Returns what became of the file, and forgets an error.
-    pub(super) fn status(&mut self) -> PackedStatus {
-        match std::mem::replace(&mut self.0, State::Off) {
+    /// Returns what became of the file.
+    pub(super) fn status(&self) -> PackedStatus<'_> {
+        match &self.0 {
             State::Off | State::Writing(_) => PackedStatus::Off,
             State::Found(..) => PackedStatus::Mapped,
             State::Written => PackedStatus::Written,
@@ -313,7 +313,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("there is a folder for temporary files");
         let cache = cache(folder.path());
         written(&cache);
-        let mut file = PackedFile::open(Some(&cache));
+        let file = PackedFile::open(Some(&cache));
         let a = file.blob::<f32>("a", 3).expect("it was kept");
         let b = file.blob::<i8>("b", 5000).expect("it was kept");
         assert_eq!(*a, [1.0, 2.0, 3.0]);

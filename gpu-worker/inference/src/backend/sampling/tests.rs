@@ -7,16 +7,10 @@ use crate::backend::SampleParams;
 
 fn row(params: SampleParams) -> SampleRow {
     SampleRow {
-        slot: 0,
-        live: true,
         seed: 7,
-        choice: 0,
-        position: 0,
         params,
-        mask: None,
-        bias: Vec::new(),
         logprobs: Some(0),
-        forced: None,
+        ..SampleRow::greedy(0, 0)
     }
 }
 

@@ -85,7 +85,7 @@ impl Question {
             max_tokens: *max_tokens,
             logit_bias,
             penalties: penalties.map(|penalty| penalty.to_bits()),
-            draw: (*temperature != 0.0).then_some(draw),
+            draw: (!request.params.is_greedy()).then_some(draw),
             logprobs: *logprobs,
             stop: stop.clone(),
             stop_tokens: if *ignore_eos {

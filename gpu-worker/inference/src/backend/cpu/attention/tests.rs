@@ -6,14 +6,14 @@ use proptest::prelude::*;
 
 use super::schedule::PAIRS;
 use super::*;
+use crate::backend::conformance::weights::Noise;
 use crate::backend::cpu::storage::Buffer;
 use crate::backend::cpu::{CpuBackend, CpuConfig, lock};
 use crate::backend::state::StepState;
 use crate::backend::{
-    Backend, Buf, Embed, HeadLayout, KvFrom, KvGroup, KvLayout, KvSpec, KvType, Mask, Recipe, Role,
-    RopeStore, Shard, ShareGroup, StepInputs, WeightDesc, WeightSource, WeightUse,
+    Backend, Buf, Embed, HeadLayout, KvFrom, KvGroup, KvLayout, KvSpec, Mask, Recipe, Role,
+    RopeStore, Shard, ShareGroup, StepInputs, WeightDesc, WeightUse,
 };
-use crate::model::ModelError;
 
 const HEADS: HeadLayout = HeadLayout {
     q_heads: 6,
@@ -92,26 +92,6 @@ fn step(members: &[(usize, &Member)], group: &[u32]) -> StepInputs {
     inputs
 }
 
-struct Noise;
-
-impl WeightSource for Noise {
-    fn rows(&self) -> usize {
-        TOKENS
-    }
-
-    fn cols(&self) -> usize {
-        COLS
-    }
-
-    fn read_rows(&self, first_row: usize, out: &mut [f32]) -> Result<(), ModelError> {
-        for (i, x) in out.iter_mut().enumerate() {
-            let hash = (first_row * COLS + i).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
-            *x = (hash % 4096) as f32 / 1024.0 - 2.0;
-        }
-        Ok(())
-    }
-}
-
 struct Rig {
     backend: CpuBackend,
     embed: Embed,
@@ -138,7 +118,15 @@ impl Rig {
             recipe,
             shard: Shard::Whole,
         };
-        let table = backend.weight(&desc, &Noise).expect("the weight fits");
+        let noise = Noise {
+            seed: 1,
+            rows: TOKENS,
+            cols: COLS,
+            spread: 2.0,
+            centre: 0.0,
+            poisoned_row: None,
+        };
+        let table = backend.weight(&desc, &noise).expect("the weight fits");
         let mut buf = |cols| {
             backend
                 .buf(ROWS, cols, Role::Residual)
@@ -155,11 +143,7 @@ impl Rig {
                 dk: HEADS.dk,
                 dv: HEADS.dv,
             },
-            dtype: if recipe == Recipe::F32 {
-                KvType::F32
-            } else {
-                KvType::Bf16
-            },
+            dtype: recipe.kv_type(),
         };
         let pages = PREFIX_PAGES + MEMBERS * OWN_PAGES;
         backend.kv(&spec, &[pages]).expect("the cache fits");
