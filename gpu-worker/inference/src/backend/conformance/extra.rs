@@ -36,6 +36,7 @@ impl Frame {
             .buf(MAX_ROWS, HIDDEN, Role::InputOf(output))?;
         let logits = loader.backend.buf(MAX_ROWS, VOCABULARY, Role::Logits)?;
         loader.backend.slots(LENGTHS.len(), 256)?;
+        loader.backend.loaded();
         Ok(Self {
             table,
             gain,

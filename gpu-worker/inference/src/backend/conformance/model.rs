@@ -144,6 +144,7 @@ impl<B: Backend> Decoder<B> {
             &pages,
         )?;
         backend.slots(16, 2048)?;
+        backend.loaded();
         Ok(Self {
             backend,
             shape: shape.clone(),

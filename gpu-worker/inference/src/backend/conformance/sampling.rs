@@ -105,6 +105,7 @@ impl<B: Backend> Exactly<B> {
         let hidden = backend.buf(MAX_ROWS, HIDDEN, Role::InputOf(output))?;
         let logits = backend.buf(MAX_ROWS, VOCABULARY, Role::Logits)?;
         backend.slots(MAX_ROWS, 64)?;
+        backend.loaded();
         Ok(Self {
             backend,
             table,

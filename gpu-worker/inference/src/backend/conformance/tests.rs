@@ -1,7 +1,7 @@
 //! The suite over the host backends.
 
 use super::*;
-use crate::backend::cpu::{CpuBackend, CpuConfig, Isa};
+use crate::backend::cpu::{CpuBackend, CpuConfig, Isa, PackedCache, PackedStatus};
 use crate::backend::deferred::Deferred;
 
 const F32: Options = Options {
@@ -28,14 +28,17 @@ fn scalar(lookahead: usize) -> ScalarBackend {
 }
 
 fn cpu(threads: usize, recipe: Recipe, isa: Isa) -> CpuBackend {
-    CpuBackend::new(CpuConfig {
+    CpuBackend::new(config(threads, recipe, isa)).expect("the ISA is available")
+}
+
+fn config(threads: usize, recipe: Recipe, isa: Isa) -> CpuConfig {
+    CpuConfig {
         threads,
         max_rows: MAX_ROWS,
         recipe,
         isa: Some(isa),
         packed: None,
-    })
-    .expect("the ISA is available")
+    }
 }
 
 /// Runs the suite on the CPU backend, or says that the machine lacks the instruction set.
@@ -157,6 +160,48 @@ fn cpu_holds_no_more_memory_after_steps_than_after_load() {
             let loaded = decoder.backend.held_bytes();
             case::alone(&mut decoder, &case::sequences(&shape));
             assert_eq!(decoder.backend.held_bytes(), loaded, "{}", shape.name);
+        }
+    }
+}
+
+#[test]
+fn mapped_weights_give_the_bits_of_packed_ones() {
+    let folder = tempfile::tempdir().expect("there is a folder for temporary files");
+    for options in [F32, BF16, INT8] {
+        for shape in shape::shapes() {
+            let packed = PackedCache {
+                path: folder.path().join(shape.name),
+                key: options.recipe.name().to_owned(),
+            };
+            let load = |packed| {
+                let config = CpuConfig {
+                    packed,
+                    ..config(2, options.recipe, Isa::detect())
+                };
+                let backend = CpuBackend::new(config).expect("the ISA is available");
+                model::Decoder::load(backend, &shape, options).expect("decoders are supported")
+            };
+            let mut unkept = load(None);
+            let mut first = load(Some(packed.clone()));
+            let mut second = load(Some(packed));
+            let statuses = [&unkept, &first, &second].map(|it| it.backend.packed_status());
+            assert!(
+                matches!(
+                    statuses,
+                    [
+                        PackedStatus::Off,
+                        PackedStatus::Written,
+                        PackedStatus::Mapped
+                    ]
+                ),
+                "{}: {statuses:?}",
+                shape.name
+            );
+            let sequences = case::sequences(&shape);
+            let want = case::alone(&mut unkept, &sequences);
+            for decoder in [&mut first, &mut second] {
+                step::assert_same_bits(shape.name, &case::alone(decoder, &sequences), &want);
+            }
         }
     }
 }
