@@ -19,8 +19,9 @@ use crate::precision::{Measurements, Precision};
 /// Sequences that run at once, unless set: products of fewer rows wait for weights, not for the cores.
 const SEQUENCES_DEFAULT: usize = 128;
 
-/// Rows of a step, unless set: 128 decodes leave as many rows for prompts.
-const STEP_TOKENS_DEFAULT: usize = 256;
+/// Rows of a step, unless set: 128 decodes leave three times as many rows for prompts, and each step reads all
+/// weights once.
+const STEP_TOKENS_DEFAULT: usize = 512;
 
 /// Bytes of the KV cache, unless set or memory is short: with a model of 135M parameters, 17,000 tokens, or
 /// 128 sequences of 136.

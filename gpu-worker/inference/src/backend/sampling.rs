@@ -336,6 +336,11 @@ fn is_plain_greedy(row: &SampleRow) -> bool {
         && row.bias.is_empty()
 }
 
+/// Returns whether nothing of a row's logits matters but which is the greatest.
+pub(super) fn needs_only_greatest(row: &SampleRow) -> bool {
+    row.live && row.forced.is_none() && row.logprobs.is_none() && is_plain_greedy(row)
+}
+
 /// Orders ids by descending logit, then ascending id.
 fn by_likelihood(logits: &[f32], a: u32, b: u32) -> Ordering {
     let (x, y) = (logits[a as usize], logits[b as usize]);

@@ -125,12 +125,16 @@ impl StepState {
         stride: usize,
         inputs: &SampleInputs,
         sampler: &mut Sampler,
+        known: impl Fn(usize) -> Option<Sampled>,
         mut done: impl FnMut(usize, Sampled),
     ) {
         for row in range {
             let live = &logits[row * stride..][..inputs.vocabulary.min(stride)];
             let mut history = self.slot(inputs.rows[row].slot);
-            let sampled = sampler.sample(live, &inputs.rows[row], &history);
+            let sampled = match known(row) {
+                Some(sampled) => sampled,
+                None => sampler.sample(live, &inputs.rows[row], &history),
+            };
             if let Sampled::Token { id, .. } = sampled {
                 history.push(id);
             }

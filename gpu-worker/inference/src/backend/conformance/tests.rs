@@ -126,6 +126,11 @@ fn avx512_bf16_passes() {
 }
 
 #[test]
+fn amx_bf16_passes() {
+    check_cpu(Isa::Amx, BF16);
+}
+
+#[test]
 fn portable_int8_passes() {
     check_cpu(Isa::Portable, INT8);
 }
@@ -148,6 +153,11 @@ fn avx512_int8_passes() {
 #[test]
 fn avx512_int8_beside_bf16_passes() {
     check_cpu(Isa::Avx512Bf16, INT8);
+}
+
+#[test]
+fn amx_int8_passes() {
+    check_cpu(Isa::Amx, INT8);
 }
 
 #[test]

@@ -19,8 +19,9 @@ use self::pairs::{Block, Pairs};
 use self::schedule::Assignment;
 pub(super) use self::schedule::Schedule;
 use super::element::Element;
-use super::isa::{Isa, Kernel};
+use super::isa::{Isa, Kernel, TileUse};
 use super::kv::{BlockShape, Layer};
+use super::pack::STEP;
 use super::simd::Simd;
 use super::storage::{Output, Plane};
 use crate::backend::exp::exp;
@@ -82,6 +83,11 @@ pub(super) fn run<E: Element>(
     task: usize,
     scratch: &mut Scratch<E>,
 ) {
+    // A matrix unit takes whole steps of keys.
+    let isa = match isa {
+        Isa::Amx if !operands.shape.dk.is_multiple_of(E::PACK * STEP) => Isa::Avx512Bf16,
+        isa => isa,
+    };
     isa.run(Task {
         operands,
         assignment: schedule.task(task),
@@ -105,9 +111,15 @@ struct Walk {
 
 impl<E: Element> Kernel for Task<'_, E> {
     const HAS_BF16: bool = E::IS_BF16;
+    const TILES: TileUse = if E::IS_BF16 {
+        TileUse::Attention
+    } else {
+        TileUse::None
+    };
 
     #[inline(always)]
     fn run<S: Simd>(mut self, s: S) {
+        self.pairs.begin();
         let count = self.start(s);
         let softcap = self.operands.op.softcap.map(|cap| cap * LOG2_E);
         let mut walk = Walk {

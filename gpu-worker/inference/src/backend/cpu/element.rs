@@ -26,6 +26,8 @@ pub(super) trait Element: Plain {
     fn splat<S: Simd>(s: S, x: &[Self]) -> Self::Lanes<S>;
     /// Returns `acc` plus the products of the lanes' values, in their order.
     fn dot<S: Simd>(s: S, acc: S::V, a: Self::Lanes<S>, b: Self::Lanes<S>) -> S::V;
+    /// Returns the values as bf16, for a matrix unit. For the type whose [`Element::IS_BF16`] is true.
+    fn bf16s(x: &[Self]) -> &[bf16];
     /// Rounds and writes the first `LANES` values of `out`.
     fn store<S: Simd>(s: S, v: S::V, out: &mut [Self]);
 }
@@ -59,6 +61,10 @@ impl Element for f32 {
     #[inline(always)]
     fn dot<S: Simd>(s: S, acc: S::V, a: Self::Lanes<S>, b: Self::Lanes<S>) -> S::V {
         s.fma(a, b, acc)
+    }
+
+    fn bf16s(_x: &[Self]) -> &[bf16] {
+        unreachable!("matrix units do not multiply f32")
     }
 
     #[inline(always)]
@@ -96,6 +102,11 @@ impl Element for bf16 {
     #[inline(always)]
     fn dot<S: Simd>(s: S, acc: S::V, a: Self::Lanes<S>, b: Self::Lanes<S>) -> S::V {
         s.dot_pairs(acc, a, b)
+    }
+
+    #[inline(always)]
+    fn bf16s(x: &[Self]) -> &[bf16] {
+        x
     }
 
     #[inline(always)]

@@ -7,16 +7,17 @@ use std::sync::Mutex;
 use super::element::Element;
 use super::int8::{CodedPlane, EncodeRow, Int8Factors, QUAD};
 use super::kv::{Cache, Pages};
-use super::linear::{self, Factors, FloatFactors, Product};
+use super::linear::{self, Factors, FloatFactors, Picks, Product};
 use super::norm::{NormRow, RowOut};
 use super::pack::Packed;
+use super::pool::first_row;
 use super::rope_store::{self, StoreRows};
 use super::storage::{Aligned, Buffer, OutputValues, Plane, Shared};
 use super::{CpuBackend, Stored, attention, lock};
 use crate::backend::scalar::{attend_step_rows, pool_rows};
 use crate::backend::{Attend, Embed, KvFrom, Linear, Norm, Pool, RopeStore, Rows, Weight};
 
-/// Rows of a task of a row-wise operation.
+/// Rows of a task of a row-wise operation; divides a tile's, so that tasks have one owner.
 const ROWS_PER_TASK: usize = 8;
 
 impl CpuBackend {
@@ -85,16 +86,23 @@ impl CpuBackend {
         });
     }
 
-    pub(super) fn run_linear(&mut self, op: &Linear, out: &mut Buffer) {
+    /// Computes a product. `vocabulary` says that it is of logits, of whose rows [`Scratch::picked`](super::Scratch)
+    /// only the greatest of the first so many matters.
+    pub(super) fn run_linear(&mut self, op: &Linear, out: &mut Buffer, vocabulary: Option<usize>) {
         let mut x = std::mem::take(&mut self.bufs[op.x.0 as usize]);
         let mut scratch = std::mem::take(&mut self.scratch);
         let logit_rows = &self.state.inputs.logit_rows;
+        let picks = vocabulary.map(|vocabulary| Picks {
+            rows: &scratch.picked,
+            vocabulary,
+            winners: &scratch.winners,
+        });
         match (&self.weights[op.weight.0 as usize], &mut x) {
             (Stored::F32(weight), Buffer::F32(x)) => {
-                self.multiply_floats(op, x, weight, &mut scratch.logit_rows_f32, out)
+                self.multiply_floats(op, x, weight, &mut scratch.logit_rows_f32, picks, out)
             }
             (Stored::Bf16(weight), Buffer::Bf16(x)) => {
-                self.multiply_floats(op, x, weight, &mut scratch.logit_rows_bf16, out)
+                self.multiply_floats(op, x, weight, &mut scratch.logit_rows_bf16, picks, out)
             }
             (Stored::Int8(weight) | Stored::TiedInt8 { matrix: weight, .. }, Buffer::Int8(x)) => {
                 self.encode(x);
@@ -113,7 +121,7 @@ impl CpuBackend {
                     weight,
                 };
                 assert_rows_fit(x.stride, weight.units * QUAD);
-                self.multiply(op, factors, out);
+                self.multiply(op, factors, picks, out);
             }
             _ => panic!("the input buffer was made for another kind of weight"),
         }
@@ -127,6 +135,7 @@ impl CpuBackend {
         x: &Plane<E>,
         weight: &Packed<E>,
         gathered: &mut Aligned<E>,
+        picks: Option<Picks<'_>>,
         out: &mut Buffer,
     ) {
         let values = match op.rows {
@@ -142,10 +151,16 @@ impl CpuBackend {
             weight,
         };
         assert_rows_fit(x.stride, weight.units * E::PACK);
-        self.multiply(op, factors, out);
+        self.multiply(op, factors, picks, out);
     }
 
-    fn multiply<F: Factors>(&self, op: &Linear, factors: F, out: &mut Buffer) {
+    fn multiply<F: Factors>(
+        &self,
+        op: &Linear,
+        factors: F,
+        picks: Option<Picks<'_>>,
+        out: &mut Buffer,
+    ) {
         let product = Product {
             factors,
             rows: match op.rows {
@@ -155,6 +170,7 @@ impl CpuBackend {
             bias: op.bias.map(|bias| self.vector(bias)),
             epilogue: op.epilogue,
             out: out.output(),
+            picks,
         };
         linear::run(self.isa, &self.pool, product);
     }
@@ -265,15 +281,16 @@ impl CpuBackend {
             out: out.output(),
         };
         let schedule = &self.scratch.schedule;
-        self.pool.run(schedule.tasks(), &|worker, task| {
-            attention::run(
-                self.isa,
-                operands,
-                schedule,
-                task,
-                &mut lock(&scratch[worker]),
-            );
-        });
+        self.pool
+            .run_owned(|worker| schedule.first_task(worker), &|worker, task| {
+                attention::run(
+                    self.isa,
+                    operands,
+                    schedule,
+                    task,
+                    &mut lock(&scratch[worker]),
+                );
+            });
     }
 
     /// Encoders attend in plain f32, one task a sequence.
@@ -328,7 +345,9 @@ impl CpuBackend {
     /// Calls `work` for ranges of rows that cover the step.
     fn each_rows(&self, work: impl Fn(Range<usize>) + Sync) {
         let rows = self.state.rows();
-        self.pool.run(rows.div_ceil(ROWS_PER_TASK), &|_, task| {
+        let workers = self.pool.workers();
+        let first = |worker| first_row(rows, workers, worker).div_ceil(ROWS_PER_TASK);
+        self.pool.run_owned(first, &|_, task| {
             let first = task * ROWS_PER_TASK;
             work(first..rows.min(first + ROWS_PER_TASK));
         });

@@ -16,9 +16,9 @@
 
 use half::bf16;
 
-use super::isa::Kernel;
+use super::isa::{Kernel, TileUse};
 use super::linear::{Factors, Tile};
-use super::pack::{PANEL, read_panels};
+use super::pack::{PANEL, ROWS, STEP, read_panels};
 use super::packed_file::{PackedFile, Values};
 use super::pool::Pool;
 use super::simd::Simd;
@@ -63,7 +63,7 @@ fn mix(row: &mut [f32], block: usize) {
 pub(super) struct PackedInt8 {
     /// Output features.
     pub(super) n: usize,
-    /// Quads of the summed dimension.
+    /// Quads of the summed dimension, in whole [`STEP`]s.
     pub(super) units: usize,
     codes: Values<i8>,
     /// What one code is worth: `[n]`, padded to whole panels.
@@ -80,7 +80,7 @@ impl PackedInt8 {
         desc: &WeightDesc,
         source: &dyn WeightSource,
     ) -> Result<Self, BackendError> {
-        let units = desc.k.div_ceil(QUAD);
+        let units = units_of(desc.k);
         let columns = desc.n.next_multiple_of(PANEL);
         let names = ["codes", "scales", "offsets"].map(|part| format!("{} int8 {part}", desc.name));
         let found = (
@@ -117,13 +117,18 @@ impl PackedInt8 {
     }
 }
 
+/// Returns the quads of a panel.
+fn units_of(k: usize) -> usize {
+    k.div_ceil(QUAD).next_multiple_of(STEP)
+}
+
 /// Codes, scales and offsets of a whole matrix.
 type Parts = (Aligned<i8>, Aligned<f32>, Aligned<i32>);
 
 fn pack(pool: &Pool, desc: &WeightDesc, source: &dyn WeightSource) -> Result<Parts, BackendError> {
     let columns = desc.n.next_multiple_of(PANEL);
-    let panel_len = desc.k.div_ceil(QUAD) * PANEL * QUAD;
-    let mut codes = Aligned::zeros(columns / PANEL * panel_len, &desc.name)?;
+    let panel_len = units_of(desc.k) * PANEL * QUAD;
+    let mut codes = Aligned::zeros(columns / PANEL * panel_len, &desc.name)?.on_huge_pages();
     let mut scales = Aligned::zeros(columns, &desc.name)?;
     let mut offsets = Aligned::zeros(columns, &desc.name)?;
     let (shared_codes, shared_scales, shared_offsets) = (
@@ -174,9 +179,9 @@ fn pack_column(row: &[f32], column: usize, codes: &mut [i8], offset: &mut i32) -
 pub(super) struct CodedPlane {
     /// The values as they were written; codes are made of them.
     pub(super) values: Plane<bf16>,
-    /// `[rows, stride]`.
+    /// `[rows, stride]`, in whole [`ROWS`].
     pub(super) codes: Aligned<u8>,
-    /// Codes from row to row: columns, rounded up to whole quads. The padding meets weights that are zero.
+    /// Codes from row to row: columns, rounded up to whole [`STEP`]s. The padding meets weights that are zero.
     pub(super) stride: usize,
     /// What one code of a row is worth: `[rows]`.
     pub(super) scales: Aligned<f32>,
@@ -187,7 +192,8 @@ pub(super) struct CodedPlane {
 impl CodedPlane {
     /// Makes a plane of zeros.
     pub(super) fn zeros(rows: usize, cols: usize) -> Result<Self, BackendError> {
-        let stride = cols.next_multiple_of(QUAD);
+        let stride = cols.next_multiple_of(QUAD * STEP);
+        let rows = rows.next_multiple_of(ROWS);
         Ok(Self {
             values: Plane::zeros(rows, cols)?,
             codes: Aligned::zeros(rows.saturating_mul(stride), "activations")?,
@@ -324,6 +330,7 @@ pub(super) struct Int8Factors<'a> {
 impl Factors for Int8Factors<'_> {
     const HAS_INT8: bool = true;
     const HAS_BF16: bool = false;
+    const TILES: TileUse = TileUse::Weights;
 
     fn n(&self) -> usize {
         self.weight.n
@@ -336,6 +343,7 @@ impl Factors for Int8Factors<'_> {
         row: usize,
         panel: usize,
         tile: &mut Tile<M>,
+        part: (usize, usize),
     ) {
         let units = self.weight.units;
         let len = units * PANEL * QUAD;
@@ -347,6 +355,21 @@ impl Factors for Int8Factors<'_> {
             x.len() >= (M - 1) * self.stride + units * QUAD,
             "all rows of the tile lie in x"
         );
+        if S::HAS_TILES {
+            let first = offsets.try_into().expect("a panel has an offset a column");
+            s.multiply_codes(x, self.stride, codes, first, tile, part);
+            for (r, values) in tile.iter_mut().enumerate() {
+                let row_scale = s.splat(self.scales[row + r]);
+                let mut column = 0;
+                while column < PANEL {
+                    let sum = s.int_to_f32(s.bits(s.load(&values[column..])));
+                    let scaled = s.mul(s.mul(sum, row_scale), s.load(&scales[column..]));
+                    s.store(scaled, &mut values[column..]);
+                    column += S::LANES;
+                }
+            }
+            return;
+        }
         let mut column = 0;
         while column < PANEL {
             let first_offset = s.load_int(&offsets[column..]);

@@ -15,16 +15,19 @@ pub enum Isa {
     Avx512Vnni,
     /// AVX-512 with `VPDPBUSD` and `VDPBF16PS`.
     Avx512Bf16,
+    /// The same with AMX: `TDPBUSD` and `TDPBF16PS` multiply whole tiles.
+    Amx,
 }
 
 impl Isa {
     /// All, the slowest first.
-    pub const ALL: [Isa; 5] = [
+    pub const ALL: [Isa; 6] = [
         Isa::Portable,
         Isa::Avx2,
         Isa::Avx512,
         Isa::Avx512Vnni,
         Isa::Avx512Bf16,
+        Isa::Amx,
     ];
 
     /// Returns the best that this machine has.
@@ -41,6 +44,7 @@ impl Isa {
             Isa::Avx512 => simd::has_avx512(),
             Isa::Avx512Vnni => simd::has_avx512_vnni(),
             Isa::Avx512Bf16 => simd::has_avx512_bf16(),
+            Isa::Amx => simd::has_amx(),
         }
     }
 
@@ -52,6 +56,7 @@ impl Isa {
             Isa::Avx512 => "avx512",
             Isa::Avx512Vnni => "avx512vnni",
             Isa::Avx512Bf16 => "avx512bf16",
+            Isa::Amx => "amx",
         }
     }
 
@@ -60,6 +65,17 @@ impl Isa {
     pub(super) fn run(self, kernel: impl Kernel) {
         simd::run(self, kernel);
     }
+}
+
+/// What a kernel multiplies by a matrix unit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum TileUse {
+    /// Nothing.
+    None,
+    /// Rows with panels of weights.
+    Weights,
+    /// Queries with keys, and weights with values.
+    Attention,
 }
 
 /// Work that is compiled once for each instruction set.
@@ -72,6 +88,8 @@ pub(super) trait Kernel {
     const HAS_INT8: bool = false;
     /// Whether it has products of bf16, or rounds to it; as [`Kernel::HAS_INT8`].
     const HAS_BF16: bool = false;
+    /// How it uses a matrix unit; as [`Kernel::HAS_INT8`].
+    const TILES: TileUse = TileUse::None;
 
     /// Does the work.
     fn run<S: Simd>(self, simd: S);

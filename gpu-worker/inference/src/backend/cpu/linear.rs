@@ -8,13 +8,17 @@
     reason = "unchecked loads in the inner loop, and disjoint writes of tasks"
 )]
 
+use std::ops::Range;
+use std::sync::Mutex;
+
 use super::element::Element;
-use super::isa::{Isa, Kernel};
-use super::math;
-use super::pack::{PANEL, Packed};
-use super::pool::Pool;
+use super::isa::{Isa, Kernel, TileUse};
+use super::pack::{PANEL, Packed, ROWS};
+use super::pool::{Pool, first_row};
 use super::simd::Simd;
 use super::storage::{Output, OutputValues};
+use super::winners::Winners;
+use super::{lock, math};
 use crate::backend::activation::{activate, gate};
 use crate::backend::{Activation, Epilogue};
 
@@ -30,14 +34,23 @@ pub(super) trait Factors: Copy + Sync {
     const HAS_INT8: bool;
     /// As [`Kernel::HAS_BF16`].
     const HAS_BF16: bool;
+    /// As [`Kernel::TILES`].
+    const TILES: TileUse;
 
     /// Returns the columns of the product.
     fn n(&self) -> usize;
 
     /// `tile[r][c] = sum over k of x[row + r][k] * weight[panel * 32 + c][k]`, for `M` rows.
     ///
-    /// The value of a row does not depend on `M`.
-    fn multiply<S: Simd, const M: usize>(&self, s: S, row: usize, panel: usize, tile: &mut Tile<M>);
+    /// The value of a row does not depend on `M`. `part` is as for [`Simd::multiply_codes`].
+    fn multiply<S: Simd, const M: usize>(
+        &self,
+        s: S,
+        row: usize,
+        panel: usize,
+        tile: &mut Tile<M>,
+        part: (usize, usize),
+    );
 }
 
 /// The operands of a product in one float type.
@@ -54,6 +67,11 @@ pub(super) struct FloatFactors<'a, E> {
 impl<E: Element> Factors for FloatFactors<'_, E> {
     const HAS_INT8: bool = false;
     const HAS_BF16: bool = E::IS_BF16;
+    const TILES: TileUse = if E::IS_BF16 {
+        TileUse::Weights
+    } else {
+        TileUse::None
+    };
 
     fn n(&self) -> usize {
         self.weight.n
@@ -66,9 +84,15 @@ impl<E: Element> Factors for FloatFactors<'_, E> {
         row: usize,
         panel: usize,
         tile: &mut Tile<M>,
+        part: (usize, usize),
     ) {
         let x = &self.x[row * self.stride..];
-        multiply(s, x, self.stride, self.weight.panel(panel), tile);
+        if S::HAS_TILES {
+            let panel = E::bf16s(self.weight.panel(panel));
+            s.multiply_pairs(E::bf16s(x), self.stride, panel, tile, part);
+        } else {
+            multiply(s, x, self.stride, self.weight.panel(panel), tile);
+        }
     }
 }
 
@@ -85,6 +109,71 @@ pub(super) struct Product<'a, F> {
     pub(super) epilogue: Epilogue,
     /// Where it goes.
     pub(super) out: Output<'a>,
+    /// Of which rows only the greatest value matters; none: all values of all rows do.
+    pub(super) picks: Option<Picks<'a>>,
+}
+
+/// Rows of which only the greatest value of some columns matters: they are not written.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Picks<'a> {
+    /// Whether it is one of them, for each row.
+    pub(super) rows: &'a [bool],
+    /// Columns that count.
+    pub(super) vocabulary: usize,
+    /// What each thread sees.
+    pub(super) winners: &'a [Mutex<Winners>],
+}
+
+/// Fewest rows of a share: each share reads all weights.
+const SHARE_ROWS: usize = 48;
+
+/// How a product is cut: shares of rows, which are cut into blocks, and panels. A task is one panel of one block.
+#[derive(Debug, Clone, Copy)]
+struct Cut {
+    rows: usize,
+    shares: usize,
+    /// Blocks of a share.
+    blocks: usize,
+    panels: usize,
+    workers: usize,
+}
+
+impl Cut {
+    /// Each thread gets a share of its own, if there may be so many, or some of the panels of one that it has with its neighbours.
+    fn new(rows: usize, panels: usize, workers: usize, shares_max: usize) -> Self {
+        let shares = (rows / SHARE_ROWS).clamp(1, shares_max);
+        Self {
+            rows,
+            shares,
+            blocks: rows.div_ceil(shares).div_ceil(ROW_BLOCK),
+            panels,
+            workers,
+        }
+    }
+
+    /// Returns the first of a thread's own tasks.
+    fn first_task(&self, worker: usize) -> usize {
+        let tasks = self.blocks * self.panels;
+        let share = worker * self.shares / self.workers;
+        // The threads of the share: the first, and the one after the last.
+        let first = (share * self.workers).div_ceil(self.shares);
+        let end = ((share + 1) * self.workers).div_ceil(self.shares);
+        if worker == self.workers {
+            return self.shares * tasks;
+        }
+        share * tasks + tasks * (worker - first) / (end - first)
+    }
+
+    /// Returns the rows and the panel of a task. The blocks of a panel follow each other, while it is hot.
+    fn task(&self, task: usize) -> (Range<usize>, usize) {
+        let tasks = self.blocks * self.panels;
+        let (share, task) = (task / tasks, task % tasks);
+        let start = first_row(self.rows, self.shares, share);
+        let end = first_row(self.rows, self.shares, share + 1);
+        let block_rows = (end - start).div_ceil(self.blocks).next_multiple_of(ROWS);
+        let first = end.min(start + task % self.blocks * block_rows);
+        (first..end.min(first + block_rows), task / self.blocks)
+    }
 }
 
 /// Computes a product on all threads.
@@ -94,15 +183,26 @@ pub(super) fn run<F: Factors>(isa: Isa, pool: &Pool, product: Product<'_, F>) {
         columns, product.out.cols,
         "the output is as wide as the product"
     );
-    let blocks = product.rows.div_ceil(ROW_BLOCK);
-    let panels = columns.div_ceil(PANEL);
-    pool.run(panels * blocks, &|_, task| {
-        let first_row = task % blocks * ROW_BLOCK;
-        let rows = first_row..product.rows.min(first_row + ROW_BLOCK);
+    // What is not written stays in no cache: then each weight is read once, not once a thread.
+    let is_written = |picks: Picks<'_>| !picks.rows.iter().all(|&is_picked| is_picked);
+    let shares = match product.picks.is_none_or(is_written) {
+        true => pool.workers(),
+        false => 1,
+    };
+    let cut = Cut::new(
+        product.rows,
+        columns.div_ceil(PANEL),
+        pool.workers(),
+        shares,
+    );
+    pool.run_owned(|worker| cut.first_task(worker), &|worker, task| {
+        let (rows, panel) = cut.task(task);
+        let mut winners = product.picks.map(|picks| lock(&picks.winners[worker]));
         isa.run(Tiles {
             product,
-            column: task / blocks * PANEL,
+            column: panel * PANEL,
             rows,
+            winners: winners.as_deref_mut(),
         });
     });
 }
@@ -123,60 +223,82 @@ impl<F: Factors> Product<'_, F> {
 struct Tiles<'a, F> {
     product: Product<'a, F>,
     column: usize,
-    rows: std::ops::Range<usize>,
+    rows: Range<usize>,
+    winners: Option<&'a mut Winners>,
 }
 
 impl<F: Factors> Kernel for Tiles<'_, F> {
     const HAS_INT8: bool = F::HAS_INT8;
     const HAS_BF16: bool = F::HAS_BF16;
+    const TILES: TileUse = F::TILES;
 
     #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
+    fn run<S: Simd>(mut self, s: S) {
+        let mut room = Room {
+            tile: [[0.0; PANEL]; ROWS],
+            up: [[0.0; PANEL]; ROWS],
+        };
         let mut row = self.rows.start;
         while row < self.rows.end {
             let left = self.rows.end - row;
-            row += if S::ROWS >= 12 && left >= 12 {
-                self.tile::<S, 12>(s, row)
+            let height = if S::HAS_TILES && left > ROWS / 2 {
+                self.tile::<S, ROWS>(s, row, &mut room)
+            } else if S::HAS_TILES {
+                self.tile::<S, { ROWS / 2 }>(s, row, &mut room)
+            } else if S::ROWS >= 12 && left >= 12 {
+                self.tile::<S, 12>(s, row, &mut room)
             } else if S::ROWS >= 8 && left >= 8 {
-                self.tile::<S, 8>(s, row)
+                self.tile::<S, 8>(s, row, &mut room)
             } else if S::ROWS >= 4 && left >= 4 {
-                self.tile::<S, 4>(s, row)
+                self.tile::<S, 4>(s, row, &mut room)
             } else if left >= 2 {
-                self.tile::<S, 2>(s, row)
+                self.tile::<S, 2>(s, row, &mut room)
             } else {
-                self.tile::<S, 1>(s, row)
+                self.tile::<S, 1>(s, row, &mut room)
             };
+            // A tile of a matrix unit may reach beyond the rows that there are.
+            for r in 0..height.min(left) {
+                if let Epilogue::Gated(act) = self.product.epilogue {
+                    gate_row(s, act, &mut room.tile[r], &room.up[r]);
+                }
+                self.finish(s, row + r, &mut room.tile[r]);
+            }
+            row += height;
         }
     }
 }
 
+/// Room for a tile and for what gates it: made once a task, since zeros for a matrix unit's tiles take time.
+struct Room {
+    tile: Tile<ROWS>,
+    up: Tile<ROWS>,
+}
+
+/// Returns the first `M` rows.
+#[inline(always)]
+fn rows_of<const M: usize>(tile: &mut Tile<ROWS>) -> &mut Tile<M> {
+    tile.first_chunk_mut().expect("no tile is taller")
+}
+
 impl<F: Factors> Tiles<'_, F> {
-    /// Computes and finishes `M` rows from `row` on; returns `M`.
+    /// Multiplies `M` rows from `row` on, and for what gates them; returns `M`.
     #[inline(always)]
-    fn tile<S: Simd, const M: usize>(&self, s: S, row: usize) -> usize {
-        let mut tile = [[0.0; PANEL]; M];
-        self.multiply(s, row, self.column, &mut tile);
-        if let Epilogue::Gated(act) = self.product.epilogue {
-            let up: Tile<M> = self.up_half(s, row);
-            for (gate, up) in tile.iter_mut().zip(&up) {
-                gate_row(s, act, gate, up);
-            }
-        }
-        for (r, values) in tile.iter_mut().enumerate() {
-            self.finish(s, row + r, values);
+    fn tile<S: Simd, const M: usize>(&self, s: S, row: usize, room: &mut Room) -> usize {
+        self.multiply::<S, M>(s, row, self.column, rows_of(&mut room.tile));
+        if let Epilogue::Gated(_) = self.product.epilogue {
+            self.up_half::<S, M>(s, row, rows_of(&mut room.up));
         }
         M
     }
 
-    /// Returns the columns `n / 2 + column..` of the product, whose first may lie inside a panel.
+    /// Computes the columns `n / 2 + column..` of the product, whose first may lie inside a panel.
     #[inline(always)]
-    fn up_half<S: Simd, const M: usize>(&self, s: S, row: usize) -> Tile<M> {
+    fn up_half<S: Simd, const M: usize>(&self, s: S, row: usize, up: &mut Tile<M>) {
         let first = self.product.factors.n() / 2 + self.column;
         let offset = first % PANEL;
-        let mut up = [[0.0; PANEL]; M];
-        self.multiply(s, row, first - offset, &mut up);
+        self.multiply(s, row, first - offset, up);
         if offset == 0 {
-            return up;
+            return;
         }
         let mut next = [[0.0; PANEL]; M];
         if first - offset + PANEL < self.product.factors.n() {
@@ -186,7 +308,6 @@ impl<F: Factors> Tiles<'_, F> {
             up.copy_within(offset.., 0);
             up[PANEL - offset..].copy_from_slice(&next[..offset]);
         }
-        up
     }
 
     /// Multiplies `M` rows with the panel that begins at `column`, and adds the bias.
@@ -199,7 +320,12 @@ impl<F: Factors> Tiles<'_, F> {
         tile: &mut Tile<M>,
     ) {
         let product = &self.product;
-        product.factors.multiply(s, row, column / PANEL, tile);
+        // A thread's next task is mostly the next panel.
+        let part = (
+            (row - self.rows.start) / ROWS,
+            self.rows.len().div_ceil(ROWS),
+        );
+        product.factors.multiply(s, row, column / PANEL, tile, part);
         if let Some(bias) = product.bias {
             let bias = &bias[column..bias.len().min(column + PANEL)];
             for values in tile {
@@ -212,7 +338,7 @@ impl<F: Factors> Tiles<'_, F> {
 
     /// Applies the rest of the epilogue to one row of a tile, and stores it.
     #[inline(always)]
-    fn finish<S: Simd>(&self, s: S, row: usize, values: &mut [f32; PANEL]) {
+    fn finish<S: Simd>(&mut self, s: S, row: usize, values: &mut [f32; PANEL]) {
         let out = &self.product.out;
         let width = PANEL.min(out.cols - self.column);
         match self.product.epilogue {
@@ -230,6 +356,11 @@ impl<F: Factors> Tiles<'_, F> {
                     *value += *residual;
                 }
             }
+        }
+        if let (Some(picks), Some(winners)) = (&self.product.picks, &mut self.winners)
+            && picks.rows[row]
+        {
+            return winners.see(s, row, self.column, picks.vocabulary, values);
         }
         // SAFETY: the task alone has these columns of these rows.
         unsafe { out.write(s, row, self.column, &values[..width]) };
@@ -301,7 +432,15 @@ fn activate_row<S: Simd>(s: S, act: Activation, values: &mut [f32; PANEL]) {
 #[inline(always)]
 fn gate_row<S: Simd>(s: S, act: Activation, values: &mut [f32; PANEL], up: &[f32; PANEL]) {
     match act {
-        Activation::Silu | Activation::GeluTanh | Activation::GeluErf => {
+        Activation::Silu => {
+            let mut at = 0;
+            while at < PANEL {
+                let gated = s.mul(math::silu(s, s.load(&values[at..])), s.load(&up[at..]));
+                s.store(gated, &mut values[at..]);
+                at += S::LANES;
+            }
+        }
+        Activation::GeluTanh | Activation::GeluErf => {
             activate_row(s, act, values);
             for (value, up) in values.iter_mut().zip(up) {
                 *value *= up;
@@ -322,5 +461,30 @@ fn softcap_row<S: Simd>(s: S, cap: f32, values: &mut [f32; PANEL]) {
         let capped = math::tanh(s, s.div(s.load(&values[at..]), s.splat(cap)));
         s.store(s.mul(capped, s.splat(cap)), &mut values[at..]);
         at += S::LANES;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cut_covers_every_row_and_panel_once() {
+        for workers in [1, 2, 3, 5, 16] {
+            for rows in [0, 1, 31, 32, 33, 96, 97, 200, 256, 700, 1000] {
+                for (panels, shares) in [(1, workers), (7, workers), (7, 1)] {
+                    let cut = Cut::new(rows, panels, workers, shares);
+                    let mut seen = vec![0; rows * panels];
+                    for task in 0..cut.first_task(workers) {
+                        let (range, panel) = cut.task(task);
+                        assert!(range.len() <= ROW_BLOCK.next_multiple_of(ROWS));
+                        range.for_each(|row| seen[row * panels + panel] += 1);
+                    }
+                    assert!(seen.iter().all(|&times| times == 1), "{cut:?}");
+                    let firsts: Vec<usize> = (0..=workers).map(|it| cut.first_task(it)).collect();
+                    assert!(firsts[0] == 0 && firsts.is_sorted(), "{cut:?}: {firsts:?}");
+                }
+            }
+        }
     }
 }

@@ -7,7 +7,7 @@ use half::bf16;
 use super::element::Element;
 use super::int8::{CodedPlane, PackedInt8, QUAD};
 use super::kv::{BlockShape, Cache, Pages};
-use super::pack::Packed;
+use super::pack::{Packed, ROWS};
 use super::packed_file::Plain;
 use super::storage::{Aligned, Buffer, Plane};
 use super::{CpuBackend, Stored, attention, unsupported};
@@ -73,7 +73,7 @@ impl CpuBackend {
 
     /// Any matrix may be the output layer: its input rows must fit.
     fn reserve_logit_rows(&mut self, stored: &Stored) -> Result<(), BackendError> {
-        let rows = self.caps.max_rows;
+        let rows = self.caps.max_rows.next_multiple_of(ROWS);
         let scratch = &mut self.scratch;
         match stored {
             Stored::F32(packed) => reserve(&mut scratch.logit_rows_f32, packed.units * rows),
@@ -110,7 +110,11 @@ impl CpuBackend {
             Role::Routing => return Err(unsupported("mixtures of experts")),
         };
         self.bufs.push(buffer);
-        Ok(Buf(self.bufs.len() as u32 - 1))
+        let buf = Buf(self.bufs.len() as u32 - 1);
+        if role == Role::Logits {
+            self.logits = Some(buf);
+        }
+        Ok(buf)
     }
 
     pub(super) fn make_cache(

@@ -57,7 +57,9 @@ pub(super) fn exp2<S: Simd>(s: S, x: S::V) -> S::V {
 /// Returns `x * sigmoid(x)`.
 #[inline(always)]
 pub(super) fn silu<S: Simd>(s: S, x: S::V) -> S::V {
-    s.div(x, s.add(s.splat(1.0), exp(s, s.sub(s.splat(0.0), x))))
+    // Beyond, the sigmoid is 0 to f32. A NaN is the second operand, and stays.
+    let exponent = s.min(s.splat(125.0), s.mul(x, s.splat(-std::f32::consts::LOG2_E)));
+    s.mul(x, s.reciprocal(s.add(s.splat(1.0), exp2(s, exponent))))
 }
 
 /// Returns `tanh(x)` to about 1e-7 absolutely.

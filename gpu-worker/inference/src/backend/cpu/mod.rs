@@ -26,6 +26,7 @@ mod simd;
 mod storage;
 #[cfg(test)]
 mod tests;
+mod winners;
 
 use std::sync::Mutex;
 
@@ -42,17 +43,18 @@ use self::pack::Packed;
 use self::packed_file::PackedFile;
 use self::pool::Pool;
 use self::storage::{Aligned, Buffer};
+use self::winners::Winners;
 use super::rope::Rotations;
 use super::sampling::{Sampled, Sampler};
 use super::state::{HOST_PAGE_TOKENS, StepState};
 use super::{
     Attend, Backend, BackendError, Buf, Caps, Embed, GraphKey, KvSpec, Linear, LinearExperts,
-    LinearHeads, Norm, Recipe, Role, RopeSpec, RopeStore, RopeTable, Route, SampleInputs,
+    LinearHeads, Norm, Recipe, Role, RopeSpec, RopeStore, RopeTable, Route, Rows, SampleInputs,
     StepInputs, StepOutput, Ticket, Weight, WeightDesc, WeightSource,
 };
 
 /// Raised whenever a kernel's results change in a bit: fingerprints name it.
-const KERNELS: u32 = 2;
+const KERNELS: u32 = 3;
 
 /// Settings of a [`CpuBackend`].
 #[derive(Debug, Clone)]
@@ -82,6 +84,10 @@ pub struct CpuBackend {
     cache: Option<Cache>,
     scratch: Scratch,
     state: StepState,
+    /// The buffer of logits.
+    logits: Option<Buf>,
+    /// The step's output layer, until it is known what its rows are for.
+    output_layer: Option<Linear>,
 }
 
 /// A weight in the backend's own form.
@@ -119,6 +125,10 @@ struct Scratch {
     samplers: Vec<Mutex<Sampler>>,
     /// One for each logit row.
     samples: Vec<Mutex<Sampled>>,
+    /// For each logit row, whether only its greatest logit matters.
+    picked: Vec<bool>,
+    /// One for each thread.
+    winners: Vec<Mutex<Winners>>,
     /// First row of each run of logit rows of one slot, and the number of rows.
     sample_runs: Vec<usize>,
 }
@@ -158,9 +168,15 @@ impl CpuBackend {
                 schedule: attention::Schedule::with_rows(rows),
                 samples: (0..rows).map(|_| Mutex::default()).collect(),
                 sample_runs: Vec::with_capacity(rows + 1),
+                picked: Vec::with_capacity(rows),
+                winners: (0..config.threads.max(1))
+                    .map(|_| Mutex::new(Winners::with_rows(rows)))
+                    .collect(),
                 ..Scratch::default()
             },
             state: StepState::with_rows(rows),
+            logits: None,
+            output_layer: None,
         })
     }
 
@@ -191,6 +207,12 @@ impl CpuBackend {
             + attention_bytes(&scratch.attention_f32)
             + attention_bytes(&scratch.attention_bf16)
             + scratch.sample_runs.capacity() * size_of::<usize>()
+            + scratch.picked.capacity()
+            + scratch
+                .winners
+                .iter()
+                .map(|winners| lock(winners).bytes())
+                .sum::<usize>()
             + scratch
                 .samplers
                 .iter()
@@ -200,6 +222,7 @@ impl CpuBackend {
     }
 
     /// Returns a row of an f32 buffer as the last step left it. For measurements: an engine never reads one.
+    /// Logits of live rows that are sampled greedily, without log-probabilities, are not in it.
     ///
     /// # Panics
     ///
@@ -298,7 +321,12 @@ impl Backend for CpuBackend {
     }
 
     fn linear(&mut self, op: &Linear) {
-        self.with_out(op.out, |this, out| this.run_linear(op, out));
+        if op.rows == Rows::Logit && Some(op.out) == self.logits {
+            self.compute_logits(None);
+            self.output_layer = Some(op.clone());
+        } else {
+            self.with_out(op.out, |this, out| this.run_linear(op, out, None));
+        }
     }
 
     fn linear_heads(&mut self, _op: &LinearHeads) {
@@ -336,6 +364,7 @@ impl Backend for CpuBackend {
     }
 
     fn end(&mut self) -> Ticket {
+        self.compute_logits(None);
         self.state.end(self.caps.lookahead)
     }
 

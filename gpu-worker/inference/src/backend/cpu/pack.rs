@@ -16,6 +16,13 @@ use crate::model::ModelError;
 /// Columns of a panel: two AVX-512 registers.
 pub(super) const PANEL: usize = 32;
 
+/// Lanes of the summed dimension that a matrix unit takes at once: 64 bytes of a row. Rows of weights and of
+/// activations are padded to whole steps with zeros.
+pub(super) const STEP: usize = 16;
+
+/// Rows that a matrix unit takes at once: so many rows of activations can be read, whatever they hold.
+pub(super) const ROWS: usize = 32;
+
 /// Calls `pack` on all threads with each panel's number and its columns, rows of the matrix in f32: never more
 /// than a few panels exist in f32.
 pub(super) fn read_panels(
@@ -56,7 +63,7 @@ pub(super) fn read_panels(
 pub(super) struct Packed<E> {
     /// Output features.
     pub(super) n: usize,
-    /// Lanes of the summed dimension: `k`, divided by the values of a lane.
+    /// Lanes of the summed dimension: `k`, divided by the values of a lane, in whole [`STEP`]s.
     pub(super) units: usize,
     k: usize,
     values: Values<E>,
@@ -71,14 +78,14 @@ impl<E: Element> Packed<E> {
         source: &dyn WeightSource,
     ) -> Result<Self, BackendError> {
         let (n, k) = (desc.n, desc.k);
-        let units = k.div_ceil(E::PACK);
+        let units = k.div_ceil(E::PACK).next_multiple_of(STEP);
         let panel_len = units * PANEL * E::PACK;
         let len = n.div_ceil(PANEL) * panel_len;
         let name = format!("{} {}", desc.name, E::NAME);
         let values = match file.blob(&name, len) {
             Some(values) => values,
             None => {
-                let mut values = Aligned::zeros(len, &desc.name)?;
+                let mut values = Aligned::zeros(len, &desc.name)?.on_huge_pages();
                 let shared = Shared::new(&mut values);
                 read_panels(pool, desc, source, |panel, rows| {
                     // SAFETY: each task has its own panel.

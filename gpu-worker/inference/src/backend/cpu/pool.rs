@@ -1,6 +1,10 @@
-//! The threads of the backend: one operation at a time, cut into tasks that threads claim from a counter.
+//! The threads of the backend: one operation at a time, cut into tasks that threads claim from counters.
 //!
-//! Which thread runs a task is chance, so a task's result may depend on its index alone.
+//! A thread claims its own tasks first, and then what others have left. The same rows are one thread's own in
+//! every operation, so that activations stay in its core's cache: passing them between cores costs more than
+//! reading each weight once a thread.
+//!
+//! Still, which thread runs a task is chance, so a task's result may depend on its index alone.
 //! Between operations, threads spin for some microseconds and then sleep; a thread that sleeps through an
 //! operation is not waited for.
 #![expect(
@@ -11,6 +15,8 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+
+use super::pack::ROWS;
 
 /// Looks at a flag this many times before sleeping: about 20 microseconds.
 const SPINS: usize = 1_000;
@@ -24,11 +30,30 @@ pub fn available_threads() -> usize {
 #[derive(Clone, Copy)]
 struct Job {
     work: *const (dyn Fn(usize, usize) + Sync),
-    tasks: usize,
+}
+
+/// Tasks of one thread that nobody has claimed, on a cache line of their own.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Queue {
+    next: AtomicUsize,
+    end: AtomicUsize,
 }
 
 // SAFETY: the closure is `Sync`, and `Pool::run` keeps it alive until no thread holds the job.
 unsafe impl Send for Job {}
+
+/// Returns the first row that is thread `worker`'s own, of `rows` rows: `rows` for `workers`.
+///
+/// Threads get whole tiles of [`ROWS`], if there is one for each, else quarters of it.
+pub(super) fn first_row(rows: usize, workers: usize, worker: usize) -> usize {
+    let unit = if rows >= workers * ROWS {
+        ROWS
+    } else {
+        ROWS / 4
+    };
+    rows.min(rows.div_ceil(unit) * worker / workers * unit)
+}
 
 /// Threads that share the tasks of an operation with the calling thread.
 #[derive(Debug)]
@@ -46,7 +71,8 @@ struct Shared {
     idle: Condvar,
     /// Jobs posted so far, to be watched without the lock.
     epoch: AtomicUsize,
-    next_task: AtomicUsize,
+    /// One for each thread.
+    queues: Vec<Queue>,
     /// Threads that hold the current job. Grows only under the lock, while the slot has a job.
     active: AtomicUsize,
     caller_sleeps: AtomicBool,
@@ -73,7 +99,10 @@ impl std::fmt::Debug for Shared {
 impl Pool {
     /// Starts `threads - 1` threads; the caller is the remaining one.
     pub(super) fn new(threads: usize) -> Self {
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(Shared {
+            queues: (0..threads.max(1)).map(|_| Queue::default()).collect(),
+            ..Shared::default()
+        });
         let spawn = |worker: usize| {
             let shared = Arc::clone(&shared);
             std::thread::Builder::new()
@@ -97,6 +126,21 @@ impl Pool {
     ///
     /// If a call panics.
     pub(super) fn run(&self, tasks: usize, work: &(dyn Fn(usize, usize) + Sync)) {
+        self.run_owned(|worker| if worker == 0 { 0 } else { tasks }, work);
+    }
+
+    /// As [`Pool::run`], where `first(w)..first(w + 1)` are thread `w`'s own tasks; `first(workers())` is the number
+    /// of tasks.
+    ///
+    /// # Panics
+    ///
+    /// As [`Pool::run`].
+    pub(super) fn run_owned(
+        &self,
+        first: impl Fn(usize) -> usize,
+        work: &(dyn Fn(usize, usize) + Sync),
+    ) {
+        let tasks = first(self.workers());
         if tasks <= 1 || self.threads.is_empty() {
             (0..tasks).for_each(|task| work(0, task));
             return;
@@ -110,11 +154,11 @@ impl Pool {
             >(erased)
         };
         let mut slot = self.shared.lock();
-        self.shared.next_task.store(0, Ordering::Relaxed);
-        slot.job = Some(Job {
-            work: work_static,
-            tasks,
-        });
+        for (worker, queue) in self.shared.queues.iter().enumerate() {
+            queue.next.store(first(worker), Ordering::Relaxed);
+            queue.end.store(first(worker + 1), Ordering::Relaxed);
+        }
+        slot.job = Some(Job { work: work_static });
         self.shared.epoch.fetch_add(1, Ordering::Release);
         let sleepers = slot.sleepers;
         drop(slot);
@@ -122,7 +166,7 @@ impl Pool {
             self.shared.posted.notify_all();
         }
         let close = Close(&self.shared);
-        self.shared.claim(0, tasks, work);
+        self.shared.claim(0, work);
         drop(close);
         assert!(
             !self.shared.panicked.load(Ordering::Acquire),
@@ -151,13 +195,18 @@ impl Shared {
         self.slot.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn claim(&self, worker: usize, tasks: usize, work: &(dyn Fn(usize, usize) + Sync)) {
-        loop {
-            let task = self.next_task.fetch_add(1, Ordering::Relaxed);
-            if task >= tasks {
-                return;
+    fn claim(&self, worker: usize, work: &(dyn Fn(usize, usize) + Sync)) {
+        let (before, from) = self.queues.split_at(worker);
+        for queue in from.iter().chain(before) {
+            let end = queue.end.load(Ordering::Relaxed);
+            // A look before the claim: an empty queue stays in the caches of all.
+            while queue.next.load(Ordering::Relaxed) < end {
+                let task = queue.next.fetch_add(1, Ordering::Relaxed);
+                if task >= end {
+                    break;
+                }
+                work(worker, task);
             }
-            work(worker, task);
         }
     }
 
@@ -192,7 +241,7 @@ impl Shared {
             let _active = Active(self);
             // SAFETY: `active` was raised while the slot held the job, so `Close` waits for this thread.
             let work = unsafe { &*job.work };
-            self.claim(worker, job.tasks, work);
+            self.claim(worker, work);
         }
     }
 }
@@ -261,6 +310,46 @@ mod tests {
                 assert!(
                     runs.iter().all(|runs| runs.load(Ordering::Relaxed) == 50),
                     "{threads} threads, {tasks} tasks"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn own_tasks_run_once_wherever_they_begin() {
+        for threads in [1, 2, 3, 8] {
+            let pool = Pool::new(threads);
+            for firsts in [[0, 0, 5, 5, 5, 9, 9, 9], [3, 3, 3, 3, 3, 3, 3, 3], [0; 8]] {
+                let first = |worker: usize| match worker {
+                    0 => 0,
+                    worker if worker == threads => 9,
+                    worker => firsts[worker],
+                };
+                let runs: Vec<AtomicUsize> = (0..9).map(|_| AtomicUsize::new(0)).collect();
+                pool.run_owned(first, &|_, task| {
+                    runs[task].fetch_add(1, Ordering::Relaxed);
+                });
+                assert!(
+                    runs.iter().all(|runs| runs.load(Ordering::Relaxed) == 1),
+                    "{threads} threads, {firsts:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn rows_have_owners_in_whole_tiles_where_there_are_enough() {
+        for workers in 1..=9 {
+            for rows in 0..400 {
+                let firsts: Vec<usize> = (0..=workers)
+                    .map(|worker| first_row(rows, workers, worker))
+                    .collect();
+                assert_eq!((firsts[0], firsts[workers]), (0, rows));
+                assert!(firsts.is_sorted(), "{firsts:?}");
+                let whole = |first: &&usize| rows < workers * ROWS || first.is_multiple_of(ROWS);
+                assert!(
+                    firsts[..workers].iter().all(|first| whole(&first)),
+                    "{firsts:?}"
                 );
             }
         }

@@ -12,6 +12,7 @@ use memmap2::MmapMut;
 
 use super::element::Element;
 use super::int8::CodedPlane;
+use super::pack::{ROWS, STEP};
 use super::packed_file::Plain;
 use super::simd::Simd;
 use crate::backend::BackendError;
@@ -19,8 +20,7 @@ use crate::backend::BackendError;
 /// A vector of numbers in memory of its own, whose first lies on a page and so on a cache line.
 ///
 /// Zeros until written, and what was never written takes no memory: a pool that is never full costs what was
-/// used of it. Huge pages, where the system has them, so that reading in any order misses no translation of
-/// addresses.
+/// used of it.
 #[derive(Debug)]
 pub(super) struct Aligned<T> {
     /// None for a vector without numbers.
@@ -42,14 +42,22 @@ impl<T: Plain> Aligned<T> {
             // The system does not say how much it has.
             available_bytes: 0,
         })?;
-        #[cfg(target_os = "linux")]
-        // A hint: a kernel without huge pages refuses it, and small ones are right too.
-        let _ = map.advise(memmap2::Advice::HugePage);
         Ok(Self {
             map: Some(map),
             len,
             number: PhantomData,
         })
+    }
+
+    /// Asks for huge pages, for what is read from end to end again and again. Not for what is written once: the
+    /// first touch of a huge page can cost a virtual machine more than all that it saves (measured: 2 ms each).
+    pub(super) fn on_huge_pages(self) -> Self {
+        #[cfg(target_os = "linux")]
+        if let Some(map) = &self.map {
+            // A hint: a kernel without huge pages refuses it, and small ones are right too.
+            let _ = map.advise(memmap2::Advice::HugePage);
+        }
+        self
     }
 
     /// Returns the bytes that it may come to hold.
@@ -98,16 +106,17 @@ impl<T: Plain> std::ops::DerefMut for Aligned<T> {
 pub(super) struct Plane<E> {
     /// Values in a row.
     pub(super) cols: usize,
-    /// Values from row to row: `cols`, rounded up to whole lanes. The padding stays zero.
+    /// Values from row to row: `cols`, rounded up to whole [`STEP`]s. The padding stays zero.
     pub(super) stride: usize,
-    /// `[rows, stride]`.
+    /// `[rows, stride]`, in whole [`ROWS`].
     pub(super) values: Aligned<E>,
 }
 
 impl<E: Element> Plane<E> {
     /// Makes a plane of zeros.
     pub(super) fn zeros(rows: usize, cols: usize) -> Result<Self, BackendError> {
-        let stride = cols.next_multiple_of(E::PACK);
+        let stride = cols.next_multiple_of(E::PACK * STEP);
+        let rows = rows.next_multiple_of(ROWS);
         Ok(Self {
             cols,
             stride,

@@ -331,6 +331,7 @@ impl Backend for ScalarBackend {
             buffer.cols,
             inputs,
             &mut sampler,
+            |_| None,
             |_, sampled| samples.push(sampled),
         );
         self.state.store_samples(samples.into_iter());

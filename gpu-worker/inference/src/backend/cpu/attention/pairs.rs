@@ -8,7 +8,9 @@
 
 use std::ops::Range;
 
-use super::products::{LANES_MAX, Row, TILE, Weights, accumulate, score};
+use super::products::{
+    LANES_MAX, Row, TILE, VECTOR_TILE, Weights, accumulate, accumulate_tile, score, score_tile,
+};
 use super::schedule::PAIRS;
 use super::{BLOCK, BLOCK_PAGES};
 use crate::backend::BackendError;
@@ -74,6 +76,10 @@ pub(super) struct Pairs<E> {
     weights: [Row<E>; TILE],
     /// What the sums of the tile in work shrink by.
     shrink: [f32; LANES_MAX],
+    /// Room for the values of a page.
+    spare: Aligned<E>,
+    /// Rows that the matrix unit is set to.
+    height: usize,
 }
 
 impl<E: Element> Pairs<E> {
@@ -90,12 +96,19 @@ impl<E: Element> Pairs<E> {
             scores: [Row([0.0; BLOCK]); TILE],
             weights: [Row([E::default(); BLOCK]); TILE],
             shrink: [0.0; LANES_MAX],
+            spare: Aligned::zeros(shape.value_len(), what)?,
+            height: 0,
         })
     }
 
     /// Returns the bytes behind its pointers.
     pub(super) fn bytes(&self) -> usize {
-        self.queries.bytes() + self.sums.bytes() + self.totals.bytes()
+        self.queries.bytes() + self.sums.bytes() + self.totals.bytes() + self.spare.bytes()
+    }
+
+    /// Begins a task: whatever the matrix unit was set to, it is not now.
+    pub(super) fn begin(&mut self) {
+        self.height = 0;
     }
 
     /// Starts pair `pair`, which sees the positions `seen`, with `query` times `factor`.
@@ -146,6 +159,10 @@ impl<E: Element> Pairs<E> {
         let mut pair = pairs.start;
         while pair < pairs.end {
             let height = tile_height::<S>(pairs.end - pair);
+            if S::HAS_TILES && self.height != height {
+                self.height = height;
+                s.set_attention_rows(height);
+            }
             let ahead = if pair == pairs.start {
                 ahead
             } else {
@@ -180,7 +197,10 @@ impl<E: Element> Pairs<E> {
         // In two halves, so that the queue of misses has time to empty.
         ahead.keys.into_iter().for_each(prefetch);
         match tile.len() {
-            6 if S::ROWS >= 12 => score::<S, E, 6>(s, queries, keys, &mut self.scores),
+            height if S::HAS_TILES => score_tile(s, height, queries, keys, &mut self.scores),
+            VECTOR_TILE if S::ROWS >= 12 => {
+                score::<S, E, VECTOR_TILE>(s, queries, keys, &mut self.scores)
+            }
             4 if S::ROWS >= 4 => score::<S, E, 4>(s, queries, keys, &mut self.scores),
             3 if S::ROWS >= 4 => score::<S, E, 3>(s, queries, keys, &mut self.scores),
             2 => score::<S, E, 2>(s, queries, keys, &mut self.scores),
@@ -198,7 +218,12 @@ impl<E: Element> Pairs<E> {
         };
         ahead.values.into_iter().for_each(prefetch);
         match tile.len() {
-            6 if S::ROWS >= 12 => accumulate::<S, E, 6>(s, sums, values, weights),
+            height if S::HAS_TILES => {
+                accumulate_tile(s, height, sums, values, weights, &mut self.spare);
+            }
+            VECTOR_TILE if S::ROWS >= 12 => {
+                accumulate::<S, E, VECTOR_TILE>(s, sums, values, weights)
+            }
             4 if S::ROWS >= 4 => accumulate::<S, E, 4>(s, sums, values, weights),
             3 if S::ROWS >= 4 => accumulate::<S, E, 3>(s, sums, values, weights),
             2 => accumulate::<S, E, 2>(s, sums, values, weights),
@@ -266,7 +291,8 @@ impl<E: Element> Pairs<E> {
 #[inline(always)]
 fn tile_height<S: Simd>(left: usize) -> usize {
     match left {
-        6.. if S::ROWS >= 12 => 6,
+        left if S::HAS_TILES => left.min(TILE),
+        VECTOR_TILE.. if S::ROWS >= 12 => VECTOR_TILE,
         // Three and two keep more sums in flight than four and one.
         5 if S::ROWS >= 4 => 3,
         4.. if S::ROWS >= 4 => 4,

@@ -11,13 +11,84 @@ use crate::backend::state::HOST_PAGE_TOKENS;
 /// Lanes of the widest vector.
 pub(super) const LANES_MAX: usize = 16;
 
-/// Pairs of the tallest tile: with four vectors each, their sums fill 24 of 32 registers.
-pub(super) const TILE: usize = 6;
+/// Pairs of the tallest tile whose sums are in vector registers: with four vectors each, they fill 24 of 32.
+pub(super) const VECTOR_TILE: usize = 6;
+
+/// Pairs of the tallest tile: the rows of a matrix unit's.
+pub(super) const TILE: usize = 16;
 
 /// One value for each token of a block, on cache lines.
 #[derive(Debug, Clone, Copy)]
-#[repr(align(64))]
+#[repr(C, align(64))]
 pub(super) struct Row<T>(pub(super) [T; BLOCK]);
+
+/// Writes the scores of `height` queries with the keys of some pages, by a matrix unit.
+#[inline(always)]
+pub(super) fn score_tile<S: Simd, E: Element>(
+    s: S,
+    height: usize,
+    queries: &[E],
+    keys: &[&[E]],
+    scores: &mut [Row<f32>; TILE],
+) {
+    let dk = queries.len() / height;
+    // The page that is there twice makes scores that nobody reads.
+    let last = keys.len() - 1;
+    let keys = std::array::from_fn(|page| E::bf16s(keys[page.min(last)]));
+    s.score_tile(height, E::bf16s(queries), dk, keys, flat_mut(scores));
+}
+
+/// `sums = sums * shrink + weights * values` for the `height` rows of `sums`, by a matrix unit.
+///
+/// `spare` has room for a page's values.
+#[inline(always)]
+pub(super) fn accumulate_tile<S: Simd, E: Element>(
+    s: S,
+    height: usize,
+    sums: &mut [f32],
+    values: &[&[E]],
+    weights: Weights<'_, E>,
+    spare: &mut [E],
+) {
+    let dv = sums.len() / height;
+    for (sums, &shrink) in sums.chunks_exact_mut(dv).zip(weights.shrink) {
+        let mut at = 0;
+        while at < dv {
+            let sum = s.mul(s.load(&sums[at..]), s.splat(shrink));
+            s.store(sum, &mut sums[at..]);
+            at += S::LANES;
+        }
+    }
+    // Nothing is behind the last lane: whatever lies there, not even a zero weight may meet it.
+    let page_units = HOST_PAGE_TOKENS / E::PACK;
+    let last = values.len() - 1;
+    let written = (weights.units - last * page_units) * dv * E::PACK;
+    let mut pages = [E::bf16s(values[last]); BLOCK_PAGES];
+    for (page, values) in pages.iter_mut().zip(&values[..last]) {
+        *page = E::bf16s(values);
+    }
+    if written < spare.len() {
+        spare[..written].copy_from_slice(&values[last][..written]);
+        spare[written..].fill(E::default());
+        pages[last] = E::bf16s(spare);
+    }
+    let weights = E::bf16s(flat(weights.rows));
+    s.accumulate_tile(height, weights, &pages[..=last], dv, sums);
+}
+
+/// Returns the values of all rows, side by side.
+#[inline(always)]
+fn flat<T>(rows: &[Row<T>; TILE]) -> &[T] {
+    // SAFETY: a row is as large as its tokens, which fill whole cache lines.
+    unsafe { std::slice::from_raw_parts(rows.as_ptr().cast(), TILE * BLOCK) }
+}
+
+/// As [`flat`].
+#[inline(always)]
+fn flat_mut<T>(rows: &mut [Row<T>; TILE]) -> &mut [T] {
+    // SAFETY: as for `flat`.
+    unsafe { std::slice::from_raw_parts_mut(rows.as_mut_ptr().cast(), TILE * BLOCK) }
+}
 
 /// Writes the scores of `M` queries with the keys of some pages.
 #[inline(always)]

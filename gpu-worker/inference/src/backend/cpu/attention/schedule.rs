@@ -7,6 +7,7 @@ use std::cmp::Reverse;
 use std::ops::Range;
 
 use super::BLOCK;
+use crate::backend::cpu::pool::first_row;
 use crate::backend::scalar::visible;
 use crate::backend::state::{HOST_PAGE_TOKENS, StepState};
 use crate::backend::{Attend, HeadLayout, Mask, StepSequence};
@@ -50,6 +51,8 @@ struct Unit {
     common: usize,
     /// Pairs times blocks.
     work: usize,
+    /// The thread that has the first row.
+    owner: usize,
 }
 
 /// What the cuts depend on beside the step.
@@ -164,8 +167,16 @@ impl Schedule {
             }
         }
         self.units.retain(|unit| unit.first < unit.end);
+        for unit in &mut self.units {
+            let part = self.parts[unit.first];
+            let row = (sequences[part.sequence].q_start + part.first) as usize;
+            // The first thread whose successor's rows begin later.
+            let owner = |worker: &usize| first_row(state.rows(), workers, worker + 1) > row;
+            unit.owner = (0..workers).find(owner).unwrap_or(0);
+        }
         // The largest first: what is claimed last is small, and no thread waits long for it.
-        self.units.sort_unstable_by_key(|unit| Reverse(unit.work));
+        self.units
+            .sort_unstable_by_key(|unit| (unit.owner, Reverse(unit.work)));
     }
 
     /// Adds the rows of a sequence to the last unit, and to new ones once it is full.
@@ -201,14 +212,15 @@ impl Schedule {
             end: at,
             common,
             work: 0,
+            owner: 0,
         });
     }
 
-    /// Returns how many tasks there are.
-    pub(in crate::backend::cpu) fn tasks(&self) -> usize {
-        self.made_for.map_or(0, |key| {
-            self.units.len() * key.heads.kv_heads * key.slices()
-        })
+    /// Returns the first of a thread's own tasks, those about its rows.
+    pub(in crate::backend::cpu) fn first_task(&self, worker: usize) -> usize {
+        let units = self.units.partition_point(|unit| unit.owner < worker);
+        self.made_for
+            .map_or(0, |key| units * key.heads.kv_heads * key.slices())
     }
 
     /// Returns a task.

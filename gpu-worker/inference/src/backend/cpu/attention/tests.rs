@@ -267,7 +267,8 @@ proptest! {
         schedule.prepare(&op, &state, workers);
         let prefix = group.iter().map(|&i| members[i as usize].prefix).min().unwrap_or(0);
         let mut seen = vec![0; inputs.tokens.len() * q_heads];
-        for task in 0..schedule.tasks() {
+        prop_assert_eq!(schedule.first_task(0), 0);
+        for task in 0..schedule.first_task(workers) {
             let assignment = schedule.task(task);
             let rows: usize = assignment.parts.iter().map(|part| part.rows().len()).sum();
             prop_assert!(rows > 0 && rows * assignment.heads.len() <= PAIRS);

@@ -9,35 +9,44 @@ use std::arch::x86_64::*;
 
 use half::bf16;
 
-use super::Simd;
+use super::{Simd, amx};
 use crate::backend::cpu::isa::Kernel;
+use crate::backend::cpu::pack::{PANEL, STEP};
 
 const LANES: usize = 16;
 
 /// The proof that the machine has AVX-512 F, BW, DQ and VL, and its products of 8-bit integers and of bf16 if
-/// `VNNI` and `BF16`.
+/// `VNNI` and `BF16`, and that AMX's tiles are open if `AMX`.
 #[derive(Clone, Copy)]
-pub(super) struct Avx512<const VNNI: bool, const BF16: bool>(());
+pub(super) struct Avx512<const VNNI: bool, const BF16: bool, const AMX: bool>(());
 
 /// Runs `kernel` with AVX-512.
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
 pub(super) fn run(kernel: impl Kernel) {
-    kernel.run(Avx512::<false, false>(()));
+    kernel.run(Avx512::<false, false, false>(()));
 }
 
 /// Runs `kernel` with AVX-512 and its products of 8-bit integers.
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 pub(super) fn run_vnni(kernel: impl Kernel) {
-    kernel.run(Avx512::<true, false>(()));
+    kernel.run(Avx512::<true, false, false>(()));
 }
 
 /// Runs `kernel` with AVX-512 and its products of 8-bit integers and of bf16.
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512bf16")]
 pub(super) fn run_bf16(kernel: impl Kernel) {
-    kernel.run(Avx512::<true, true>(()));
+    kernel.run(Avx512::<true, true, false>(()));
 }
 
-impl<const VNNI: bool, const BF16: bool> Simd for Avx512<VNNI, BF16> {
+/// Runs `kernel` with AVX-512, its products, and AMX.
+#[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512bf16")]
+pub(super) fn run_amx(kernel: impl Kernel) {
+    // SAFETY: who may call this function has asked `amx::is_available`.
+    let _tiles = unsafe { amx::Tiles::open() };
+    kernel.run(Avx512::<true, true, true>(()));
+}
+
+impl<const VNNI: bool, const BF16: bool, const AMX: bool> Simd for Avx512<VNNI, BF16, AMX> {
     type V = __m512;
     type P = __m512i;
     type I = __m512i;
@@ -144,6 +153,17 @@ impl<const VNNI: bool, const BF16: bool> Simd for Avx512<VNNI, BF16> {
     fn div(self, a: Self::V, b: Self::V) -> Self::V {
         // SAFETY: the token proves the instruction set.
         unsafe { _mm512_div_ps(a, b) }
+    }
+
+    #[inline(always)]
+    fn reciprocal(self, v: Self::V) -> Self::V {
+        // SAFETY: the token proves the instruction set.
+        unsafe {
+            // 14 bits, and a step of Newton's method: a fifth of a division's time.
+            let guess = _mm512_rcp14_ps(v);
+            let error = _mm512_fnmadd_ps(v, guess, _mm512_set1_ps(1.0));
+            _mm512_fmadd_ps(guess, error, guess)
+        }
     }
 
     #[inline(always)]
@@ -280,6 +300,150 @@ impl<const VNNI: bool, const BF16: bool> Simd for Avx512<VNNI, BF16> {
         }
     }
 
+    const HAS_TILES: bool = AMX;
+
+    #[inline(always)]
+    fn bits(self, v: Self::V) -> Self::I {
+        // SAFETY: the token proves the instruction set.
+        unsafe { _mm512_castps_si512(v) }
+    }
+
+    #[inline(always)]
+    fn multiply_codes<const M: usize>(
+        self,
+        x: &[u8],
+        stride: usize,
+        panel: &[i8],
+        first: &[i32; PANEL],
+        sums: &mut [[f32; PANEL]; M],
+        (tile, tiles): (usize, usize),
+    ) {
+        assert!(AMX, "the tiles are open");
+        let steps = steps::<M>(size_of_val(x), stride, size_of_val(panel));
+        let (pace, at) = amx::Pace::of(tile, tiles, steps);
+        let operands = amx::Operands {
+            x: x.as_ptr(),
+            stride,
+            panel: panel.as_ptr().cast(),
+            steps,
+            first: first.as_ptr().cast(),
+            sums: sums.as_mut_ptr().cast(),
+            ahead: panel.as_ptr_range().end.wrapping_byte_add(at).cast(),
+            pace,
+        };
+        // SAFETY: the token proves that the tiles are open, and `steps` that the operands are long enough.
+        unsafe { amx::multiply_codes(M, operands) };
+    }
+
+    #[inline(always)]
+    fn multiply_pairs<const M: usize>(
+        self,
+        x: &[bf16],
+        stride: usize,
+        panel: &[bf16],
+        sums: &mut [[f32; PANEL]; M],
+        (tile, tiles): (usize, usize),
+    ) {
+        assert!(AMX, "the tiles are open");
+        let stride = stride * size_of::<bf16>();
+        let steps = steps::<M>(size_of_val(x), stride, size_of_val(panel));
+        let (pace, at) = amx::Pace::of(tile, tiles, steps);
+        let operands = amx::Operands {
+            x: x.as_ptr().cast(),
+            stride,
+            panel: panel.as_ptr().cast(),
+            steps,
+            first: [0; PANEL].as_ptr(),
+            sums: sums.as_mut_ptr().cast(),
+            ahead: panel.as_ptr_range().end.wrapping_byte_add(at).cast(),
+            pace,
+        };
+        // SAFETY: as for `multiply_codes`.
+        unsafe { amx::multiply_pairs(M, operands) };
+    }
+
+    #[inline(always)]
+    fn set_attention_rows(self, rows: usize) {
+        assert!(AMX, "the tiles are open");
+        // SAFETY: the token proves that they are.
+        unsafe { amx::set_attention_rows(rows) };
+    }
+
+    #[inline(always)]
+    fn score_tile(
+        self,
+        rows: usize,
+        queries: &[bf16],
+        dk: usize,
+        keys: [&[bf16]; 4],
+        scores: &mut [f32],
+    ) {
+        let steps = dk / (2 * STEP);
+        assert!(
+            AMX && steps > 0
+                && dk.is_multiple_of(2 * STEP)
+                && queries.len() >= rows * dk
+                && keys.iter().all(|keys| keys.len() >= dk * LANES)
+                && scores.len() >= rows * 4 * LANES,
+            "the tiles are open, and the operands as long as they say"
+        );
+        // SAFETY: as asserted; the caller has set the rows.
+        unsafe {
+            amx::score(
+                queries.as_ptr().cast(),
+                dk * size_of::<bf16>(),
+                steps,
+                keys.map(|keys| keys.as_ptr().cast()),
+                scores.as_mut_ptr(),
+            );
+        }
+    }
+
+    #[inline(always)]
+    fn accumulate_tile(
+        self,
+        rows: usize,
+        weights: &[bf16],
+        values: &[&[bf16]],
+        dv: usize,
+        sums: &mut [f32],
+    ) {
+        assert!(
+            AMX && (1..=4).contains(&values.len())
+                && dv.is_multiple_of(LANES)
+                && weights.len() >= rows * 4 * LANES
+                && values.iter().all(|values| values.len() >= dv * LANES)
+                && sums.len() >= rows * dv,
+            "the tiles are open, and the operands as long as they say"
+        );
+        let mut pages = [std::ptr::null(); 4];
+        for (page, values) in pages.iter_mut().zip(values) {
+            *page = values.as_ptr().cast();
+        }
+        let mut column = 0;
+        while column < dv {
+            let values = amx::Values {
+                weights: weights.as_ptr().cast(),
+                weight_stride: 4 * LANES * size_of::<bf16>(),
+                pages: &pages[..values.len()],
+                value_stride: dv * 2 * size_of::<bf16>(),
+                column: column * size_of::<f32>(),
+                sums: sums.as_mut_ptr(),
+                sum_stride: dv * size_of::<f32>(),
+            };
+            // SAFETY: as asserted; the caller has set the rows. A pair of values is as wide as a sum.
+            column += unsafe {
+                if column + 4 * LANES <= dv {
+                    amx::accumulate_64(values);
+                    4 * LANES
+                } else {
+                    amx::accumulate_16(values);
+                    LANES
+                }
+            };
+        }
+    }
+
     // For attention.
 
     #[inline(always)]
@@ -313,4 +477,19 @@ impl<const VNNI: bool, const BF16: bool> Simd for Avx512<VNNI, BF16> {
             _mm_cvtss_f32(_mm_max_ss(pair, _mm_movehdup_ps(pair)))
         }
     }
+}
+
+/// Returns how many stretches of tiles a panel of so many bytes has, when all of them lie in `M` rows of `x`.
+#[inline(always)]
+fn steps<const M: usize>(x_bytes: usize, stride_bytes: usize, panel_bytes: usize) -> usize {
+    const LANE_BYTES: usize = 4;
+    let steps = panel_bytes / (PANEL * STEP * LANE_BYTES);
+    assert!(
+        (M == amx::TILE_ROWS || M == 2 * amx::TILE_ROWS)
+            && steps > 0
+            && steps * PANEL * STEP * LANE_BYTES == panel_bytes
+            && x_bytes >= (M - 1) * stride_bytes + steps * STEP * LANE_BYTES,
+        "all rows of the tile lie in x, and the panel is whole"
+    );
+    steps
 }

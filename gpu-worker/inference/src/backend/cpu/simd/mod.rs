@@ -11,6 +11,8 @@
 )]
 
 #[cfg(target_arch = "x86_64")]
+mod amx;
+#[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
@@ -18,7 +20,8 @@ mod portable;
 
 use half::bf16;
 
-use super::isa::{Isa, Kernel};
+use super::isa::{Isa, Kernel, TileUse};
+use super::pack::PANEL;
 
 /// Vector arithmetic of one instruction set.
 ///
@@ -60,6 +63,11 @@ pub(super) trait Simd: Copy {
     fn mul(self, a: Self::V, b: Self::V) -> Self::V;
     /// Returns `a / b`.
     fn div(self, a: Self::V, b: Self::V) -> Self::V;
+    /// Returns `1 / v` to about 1e-7 of itself, for positive numbers; 0 above 2^126.
+    #[inline(always)]
+    fn reciprocal(self, v: Self::V) -> Self::V {
+        self.div(self.splat(1.0), v)
+    }
     /// Returns `a * b + c`, in one rounding where the instruction set can.
     fn fma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V;
     /// Returns the lower, `b` where either is NaN.
@@ -93,6 +101,77 @@ pub(super) trait Simd: Copy {
     /// Rounds values below 127.5 in magnitude to integers, ties to even, adds 128, and writes the first
     /// values of `out`. What it writes for others is not specified.
     fn store_codes(self, v: Self::V, out: &mut [u8]);
+
+    // --- Tiles, where a matrix unit multiplies them. ---
+
+    /// Whether there is a matrix unit. The methods below are for those that have one.
+    const HAS_TILES: bool = false;
+
+    /// Returns the bits of `v` as integers.
+    fn bits(self, _v: Self::V) -> Self::I {
+        unreachable!("the instruction set has no tiles")
+    }
+
+    /// Computes `sums[r][c] = first[c] + sum over k of x[r][k] * panel[k][c]` for `M` rows, 16 or 32, that lie
+    /// `stride` apart; their length and the panel's are those of whole [`super::pack::STEP`]s. The sums are
+    /// integers, in the bits of `sums`.
+    ///
+    /// The panel behind this one in memory is asked for meanwhile, by each of `of` tiles of rows its part: `part`
+    /// is `(tile, of)`.
+    fn multiply_codes<const M: usize>(
+        self,
+        _x: &[u8],
+        _stride: usize,
+        _panel: &[i8],
+        _first: &[i32; PANEL],
+        _sums: &mut [[f32; PANEL]; M],
+        _part: (usize, usize),
+    ) {
+        unreachable!("the instruction set has no tiles")
+    }
+
+    /// As [`Simd::multiply_codes`], of bf16, with sums in f32 that begin at zero.
+    fn multiply_pairs<const M: usize>(
+        self,
+        _x: &[bf16],
+        _stride: usize,
+        _panel: &[bf16],
+        _sums: &mut [[f32; PANEL]; M],
+        _part: (usize, usize),
+    ) {
+        unreachable!("the instruction set has no tiles")
+    }
+
+    /// Says how many rows, 1 to 16, the next tiles of attention have.
+    fn set_attention_rows(self, _rows: usize) {
+        unreachable!("the instruction set has no tiles")
+    }
+
+    /// Writes the scores of `rows` queries, `dk` values apart, with the keys of four pages of 16 tokens:
+    /// `scores` is `[rows, 64]`. `dk` is in whole [`super::pack::STEP`]s.
+    fn score_tile(
+        self,
+        _rows: usize,
+        _queries: &[bf16],
+        _dk: usize,
+        _keys: [&[bf16]; 4],
+        _scores: &mut [f32],
+    ) {
+        unreachable!("the instruction set has no tiles")
+    }
+
+    /// Computes `sums += weights * values` for `rows` rows and pages of 16 tokens: `weights` is `[rows, 64]`,
+    /// `values` `[8, dv]` pairs a page, `sums` `[rows, dv]`, and `dv` is a multiple of 16.
+    fn accumulate_tile(
+        self,
+        _rows: usize,
+        _weights: &[bf16],
+        _values: &[&[bf16]],
+        _dv: usize,
+        _sums: &mut [f32],
+    ) {
+        unreachable!("the instruction set has no tiles")
+    }
 
     // For attention.
 
@@ -163,6 +242,15 @@ pub(super) fn has_avx512_bf16() -> bool {
     has
 }
 
+/// Returns whether the machine has all that [`has_avx512_bf16`] asks for, and AMX, which the system lets us use.
+pub(super) fn has_amx() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    let has = has_avx512_bf16() && amx::is_available();
+    #[cfg(not(target_arch = "x86_64"))]
+    let has = false;
+    has
+}
+
 /// Runs `kernel`, compiled for `isa`.
 ///
 /// # Panics
@@ -179,15 +267,22 @@ pub(super) fn run<K: Kernel>(isa: Isa, kernel: K) {
         Isa::Avx2 => unsafe { avx2::run(kernel) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.
-        Isa::Avx512Bf16 if K::HAS_BF16 => unsafe { avx512::run_bf16(kernel) },
+        Isa::Amx if !matches!(K::TILES, TileUse::None) => unsafe { avx512::run_amx(kernel) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.
-        Isa::Avx512Vnni | Isa::Avx512Bf16 if K::HAS_INT8 => unsafe { avx512::run_vnni(kernel) },
+        Isa::Avx512Bf16 | Isa::Amx if K::HAS_BF16 => unsafe { avx512::run_bf16(kernel) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.
-        Isa::Avx512 | Isa::Avx512Vnni | Isa::Avx512Bf16 => unsafe { avx512::run(kernel) },
+        Isa::Avx512Vnni | Isa::Avx512Bf16 | Isa::Amx if K::HAS_INT8 => unsafe {
+            avx512::run_vnni(kernel)
+        },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as above.
+        Isa::Avx512 | Isa::Avx512Vnni | Isa::Avx512Bf16 | Isa::Amx => unsafe {
+            avx512::run(kernel)
+        },
         #[cfg(not(target_arch = "x86_64"))]
-        Isa::Avx2 | Isa::Avx512 | Isa::Avx512Vnni | Isa::Avx512Bf16 => {
+        Isa::Avx2 | Isa::Avx512 | Isa::Avx512Vnni | Isa::Avx512Bf16 | Isa::Amx => {
             kernel.run(portable::Portable)
         }
     }
