@@ -50,9 +50,10 @@ async fn finished_lines_are_kept_and_the_others_are_batch_expired_when_the_windo
         return;
     };
     let entry = catalog::entry_with(DEFAULT_MODEL, &model, "tokens_per_s = 4");
-    // Slow enough that 400 lines cannot end in 9 s, on any machine.
-    let config =
-        format!("{entry}[engine]\nthreads = 1\nsequences = 8\n[testing]\nwindow_seconds = 9\n");
+    // Slow enough that 400 lines cannot end in 9 s, on any machine: in f32 each step waits for all weights.
+    let config = format!(
+        "{entry}[engine]\nthreads = 1\nsequences = 8\nprecision = \"f32\"\n[testing]\nwindow_seconds = 9\n"
+    );
     let service = Service::start(Options {
         config: Some(config),
         ..Options::default()

@@ -139,7 +139,8 @@ struct Cut {
 }
 
 impl Cut {
-    /// Each thread gets a share of its own, if there may be so many, or some of the panels of one that it has with its neighbours.
+    /// Each thread gets a share of its own, if there may be so many, or some of the panels of one that it has with
+    /// its neighbours.
     fn new(rows: usize, panels: usize, workers: usize, shares_max: usize) -> Self {
         let shares = (rows / SHARE_ROWS).clamp(1, shares_max);
         Self {

@@ -320,8 +320,8 @@ impl<const VNNI: bool, const BF16: bool, const AMX: bool> Simd for Avx512<VNNI, 
     ) {
         assert!(AMX, "the tiles are open");
         let steps = steps::<M>(size_of_val(x), stride, size_of_val(panel));
-        let (pace, at) = amx::Pace::of(tile, tiles, steps);
-        let operands = amx::Operands {
+        let (pace, at) = amx::weights::Pace::of(tile, tiles, steps);
+        let operands = amx::weights::Operands {
             x: x.as_ptr(),
             stride,
             panel: panel.as_ptr().cast(),
@@ -332,7 +332,7 @@ impl<const VNNI: bool, const BF16: bool, const AMX: bool> Simd for Avx512<VNNI, 
             pace,
         };
         // SAFETY: the token proves that the tiles are open, and `steps` that the operands are long enough.
-        unsafe { amx::multiply_codes(M, operands) };
+        unsafe { amx::weights::multiply_codes(M, operands) };
     }
 
     #[inline(always)]
@@ -347,8 +347,8 @@ impl<const VNNI: bool, const BF16: bool, const AMX: bool> Simd for Avx512<VNNI, 
         assert!(AMX, "the tiles are open");
         let stride = stride * size_of::<bf16>();
         let steps = steps::<M>(size_of_val(x), stride, size_of_val(panel));
-        let (pace, at) = amx::Pace::of(tile, tiles, steps);
-        let operands = amx::Operands {
+        let (pace, at) = amx::weights::Pace::of(tile, tiles, steps);
+        let operands = amx::weights::Operands {
             x: x.as_ptr().cast(),
             stride,
             panel: panel.as_ptr().cast(),
@@ -359,14 +359,14 @@ impl<const VNNI: bool, const BF16: bool, const AMX: bool> Simd for Avx512<VNNI, 
             pace,
         };
         // SAFETY: as for `multiply_codes`.
-        unsafe { amx::multiply_pairs(M, operands) };
+        unsafe { amx::weights::multiply_pairs(M, operands) };
     }
 
     #[inline(always)]
     fn set_attention_rows(self, rows: usize) {
         assert!(AMX, "the tiles are open");
         // SAFETY: the token proves that they are.
-        unsafe { amx::set_attention_rows(rows) };
+        unsafe { amx::attention::set_rows(rows) };
     }
 
     #[inline(always)]
@@ -389,7 +389,7 @@ impl<const VNNI: bool, const BF16: bool, const AMX: bool> Simd for Avx512<VNNI, 
         );
         // SAFETY: as asserted; the caller has set the rows.
         unsafe {
-            amx::score(
+            amx::attention::score(
                 queries.as_ptr().cast(),
                 dk * size_of::<bf16>(),
                 steps,
@@ -422,7 +422,7 @@ impl<const VNNI: bool, const BF16: bool, const AMX: bool> Simd for Avx512<VNNI, 
         }
         let mut column = 0;
         while column < dv {
-            let values = amx::Values {
+            let values = amx::attention::Values {
                 weights: weights.as_ptr().cast(),
                 weight_stride: 4 * LANES * size_of::<bf16>(),
                 pages: &pages[..values.len()],
@@ -434,10 +434,10 @@ impl<const VNNI: bool, const BF16: bool, const AMX: bool> Simd for Avx512<VNNI, 
             // SAFETY: as asserted; the caller has set the rows. A pair of values is as wide as a sum.
             column += unsafe {
                 if column + 4 * LANES <= dv {
-                    amx::accumulate_64(values);
+                    amx::attention::accumulate_64(values);
                     4 * LANES
                 } else {
-                    amx::accumulate_16(values);
+                    amx::attention::accumulate_16(values);
                     LANES
                 }
             };
