@@ -27,6 +27,15 @@ pub(super) struct StepState {
     tickets: u64,
 }
 
+/// Rows of logits.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct LogitRows<'a> {
+    /// `[rows, stride]`.
+    pub(super) values: &'a [f32],
+    /// Values from row to row.
+    pub(super) stride: usize,
+}
+
 impl StepState {
     /// Reserves room for steps of up to `rows` rows.
     pub(super) fn with_rows(rows: usize) -> Self {
@@ -116,20 +125,21 @@ impl StepState {
         self.inputs.tokens.len()
     }
 
-    /// Samples the rows `range` of `logits` (`stride` values a row), in order, and appends to their slots.
+    /// Samples the rows `range` of `logits`, in order, and appends to their slots. A row that is `known` has its
+    /// token already.
     #[inline(always)]
     pub(super) fn sample(
         &self,
         range: std::ops::Range<usize>,
-        logits: &[f32],
-        stride: usize,
+        logits: LogitRows<'_>,
         inputs: &SampleInputs,
         sampler: &mut Sampler,
         known: impl Fn(usize) -> Option<Sampled>,
         mut done: impl FnMut(usize, Sampled),
     ) {
         for row in range {
-            let live = &logits[row * stride..][..inputs.vocabulary.min(stride)];
+            let live =
+                &logits.values[row * logits.stride..][..inputs.vocabulary.min(logits.stride)];
             let mut history = self.slot(inputs.rows[row].slot);
             let sampled = match known(row) {
                 Some(sampled) => sampled,

@@ -84,9 +84,11 @@ pub(super) fn run<E: Element>(
     scratch: &mut Scratch<E>,
 ) {
     // A matrix unit takes whole steps of keys.
-    let isa = match isa {
-        Isa::Amx if !operands.shape.dk.is_multiple_of(E::PACK * STEP) => Isa::Avx512Bf16,
-        isa => isa,
+    let is_whole = operands.shape.dk.is_multiple_of(E::PACK * STEP);
+    let isa = if isa == Isa::Amx && !is_whole {
+        Isa::Avx512Bf16
+    } else {
+        isa
     };
     isa.run(Task {
         operands,

@@ -9,7 +9,7 @@ use super::storage::Plane;
 use super::winners::{IDS_MAX, Winners};
 use super::{CpuBackend, lock};
 use crate::backend::sampling::{Sampled, Sampler, needs_only_greatest};
-use crate::backend::state::StepState;
+use crate::backend::state::{LogitRows, StepState};
 use crate::backend::{Buf, SampleInputs};
 
 impl CpuBackend {
@@ -111,8 +111,10 @@ impl Kernel for SampleRows<'_> {
         } = self;
         state.sample(
             rows,
-            &logits.values,
-            logits.stride,
+            LogitRows {
+                values: &logits.values,
+                stride: logits.stride,
+            },
             inputs,
             sampler,
             |row| {

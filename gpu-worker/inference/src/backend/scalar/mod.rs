@@ -18,7 +18,7 @@ pub(in crate::backend) use forward::pool_rows;
 
 use super::rope::Rotations;
 use super::sampling::Sampler;
-use super::state::{HOST_PAGE_TOKENS, StepState};
+use super::state::{HOST_PAGE_TOKENS, LogitRows, StepState};
 use super::{
     Attend, Backend, BackendError, Buf, Caps, Embed, GraphKey, KvLayout, KvSpec, KvType, Linear,
     LinearExperts, LinearHeads, Norm, Pool, Role, RopeSpec, RopeStore, RopeTable, Route,
@@ -327,8 +327,10 @@ impl Backend for ScalarBackend {
         let mut sampler = Sampler::new(buffer.cols);
         self.state.sample(
             0..inputs.rows.len(),
-            &buffer.values,
-            buffer.cols,
+            LogitRows {
+                values: &buffer.values,
+                stride: buffer.cols,
+            },
             inputs,
             &mut sampler,
             |_| None,
