@@ -42,7 +42,6 @@ class Vllm:
         parameters = [
             SamplingParams(
                 temperature=body["temperature"],
-                seed=body.get("seed"),
                 max_tokens=body["max_tokens"],
                 ignore_eos=body.get("ignore_eos", False),
             )
