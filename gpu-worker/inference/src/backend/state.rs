@@ -125,8 +125,8 @@ impl StepState {
         self.inputs.tokens.len()
     }
 
-    /// Samples the rows `range` of `logits`, in order, and appends to their slots. A row that is `known` has its
-    /// token already.
+    /// Samples the rows `range` of `logits`, in order, and appends to their slots. A row that is `known` needs
+    /// no logits.
     #[inline(always)]
     pub(super) fn sample(
         &self,

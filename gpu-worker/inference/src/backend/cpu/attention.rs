@@ -19,7 +19,7 @@ use self::pairs::{Block, Pairs};
 use self::schedule::Assignment;
 pub(super) use self::schedule::Schedule;
 use super::element::Element;
-use super::isa::{Isa, Kernel, TileUse};
+use super::isa::{Isa, Kernel};
 use super::kv::{BlockShape, Layer};
 use super::pack::STEP;
 use super::simd::Simd;
@@ -113,11 +113,7 @@ struct Walk {
 
 impl<E: Element> Kernel for Task<'_, E> {
     const HAS_BF16: bool = E::IS_BF16;
-    const TILES: TileUse = if E::IS_BF16 {
-        TileUse::Attention
-    } else {
-        TileUse::None
-    };
+    const HAS_TILES: bool = E::IS_BF16;
 
     #[inline(always)]
     fn run<S: Simd>(mut self, s: S) {

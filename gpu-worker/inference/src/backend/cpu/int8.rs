@@ -16,9 +16,9 @@
 
 use half::bf16;
 
-use super::isa::{Kernel, TileUse};
+use super::isa::Kernel;
 use super::linear::{Factors, Tile};
-use super::pack::{PANEL, ROWS, STEP, read_panels};
+use super::pack::{PANEL, ROWS, lanes_of, read_panels};
 use super::packed_file::{PackedFile, Values};
 use super::pool::Pool;
 use super::simd::Simd;
@@ -63,7 +63,7 @@ fn mix(row: &mut [f32], block: usize) {
 pub(super) struct PackedInt8 {
     /// Output features.
     pub(super) n: usize,
-    /// Quads of the summed dimension, in whole [`STEP`]s.
+    /// Quads of the summed dimension, as [`lanes_of`] rounds them up.
     pub(super) units: usize,
     codes: Values<i8>,
     /// What one code is worth: `[n]`, padded to whole panels.
@@ -80,7 +80,7 @@ impl PackedInt8 {
         desc: &WeightDesc,
         source: &dyn WeightSource,
     ) -> Result<Self, BackendError> {
-        let units = units_of(desc.k);
+        let units = lanes_of(desc.k, QUAD);
         let columns = desc.n.next_multiple_of(PANEL);
         let names = ["codes", "scales", "offsets"].map(|part| format!("{} int8 {part}", desc.name));
         let found = (
@@ -117,17 +117,12 @@ impl PackedInt8 {
     }
 }
 
-/// Returns the quads of a panel.
-fn units_of(k: usize) -> usize {
-    k.div_ceil(QUAD).next_multiple_of(STEP)
-}
-
 /// Codes, scales and offsets of a whole matrix.
 type Parts = (Aligned<i8>, Aligned<f32>, Aligned<i32>);
 
 fn pack(pool: &Pool, desc: &WeightDesc, source: &dyn WeightSource) -> Result<Parts, BackendError> {
     let columns = desc.n.next_multiple_of(PANEL);
-    let panel_len = units_of(desc.k) * PANEL * QUAD;
+    let panel_len = lanes_of(desc.k, QUAD) * PANEL * QUAD;
     let mut codes = Aligned::zeros(columns / PANEL * panel_len, &desc.name)?.on_huge_pages();
     let mut scales = Aligned::zeros(columns, &desc.name)?;
     let mut offsets = Aligned::zeros(columns, &desc.name)?;
@@ -181,7 +176,7 @@ pub(super) struct CodedPlane {
     pub(super) values: Plane<bf16>,
     /// `[rows, stride]`, in whole [`ROWS`].
     pub(super) codes: Aligned<u8>,
-    /// Codes from row to row: columns, rounded up to whole [`STEP`]s. The padding meets weights that are zero.
+    /// Codes from row to row: columns, rounded up as [`lanes_of`] does. The padding meets weights that are zero.
     pub(super) stride: usize,
     /// What one code of a row is worth: `[rows]`.
     pub(super) scales: Aligned<f32>,
@@ -192,7 +187,7 @@ pub(super) struct CodedPlane {
 impl CodedPlane {
     /// Makes a plane of zeros.
     pub(super) fn zeros(rows: usize, cols: usize) -> Result<Self, BackendError> {
-        let stride = cols.next_multiple_of(QUAD * STEP);
+        let stride = lanes_of(cols, QUAD) * QUAD;
         let rows = rows.next_multiple_of(ROWS);
         Ok(Self {
             values: Plane::zeros(rows, cols)?,
@@ -330,7 +325,7 @@ pub(super) struct Int8Factors<'a> {
 impl Factors for Int8Factors<'_> {
     const HAS_INT8: bool = true;
     const HAS_BF16: bool = false;
-    const TILES: TileUse = TileUse::Weights;
+    const HAS_TILES: bool = true;
 
     fn n(&self) -> usize {
         self.weight.n

@@ -67,17 +67,6 @@ impl Isa {
     }
 }
 
-/// What a kernel multiplies by a matrix unit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum TileUse {
-    /// Nothing.
-    None,
-    /// Rows with panels of weights.
-    Weights,
-    /// Queries with keys, and weights with values.
-    Attention,
-}
-
 /// Work that is compiled once for each instruction set.
 ///
 /// `run` and all that it calls must be `#[inline(always)]` and free of closures: only code that ends up
@@ -88,8 +77,8 @@ pub(super) trait Kernel {
     const HAS_INT8: bool = false;
     /// Whether it has products of bf16, or rounds to it; as [`Kernel::HAS_INT8`].
     const HAS_BF16: bool = false;
-    /// How it uses a matrix unit; as [`Kernel::HAS_INT8`].
-    const TILES: TileUse = TileUse::None;
+    /// Whether it multiplies by a matrix unit; as [`Kernel::HAS_INT8`].
+    const HAS_TILES: bool = false;
 
     /// Does the work.
     fn run<S: Simd>(self, simd: S);

@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::sync::Mutex;
 
 use super::element::Element;
-use super::isa::{Isa, Kernel, TileUse};
+use super::isa::{Isa, Kernel};
 use super::pack::{PANEL, Packed, ROWS};
 use super::pool::{Pool, first_row};
 use super::simd::Simd;
@@ -34,8 +34,8 @@ pub(super) trait Factors: Copy + Sync {
     const HAS_INT8: bool;
     /// As [`Kernel::HAS_BF16`].
     const HAS_BF16: bool;
-    /// As [`Kernel::TILES`].
-    const TILES: TileUse;
+    /// As [`Kernel::HAS_TILES`].
+    const HAS_TILES: bool;
 
     /// Returns the columns of the product.
     fn n(&self) -> usize;
@@ -67,11 +67,7 @@ pub(super) struct FloatFactors<'a, E> {
 impl<E: Element> Factors for FloatFactors<'_, E> {
     const HAS_INT8: bool = false;
     const HAS_BF16: bool = E::IS_BF16;
-    const TILES: TileUse = if E::IS_BF16 {
-        TileUse::Weights
-    } else {
-        TileUse::None
-    };
+    const HAS_TILES: bool = E::IS_BF16;
 
     fn n(&self) -> usize {
         self.weight.n
@@ -231,7 +227,7 @@ struct Tiles<'a, F> {
 impl<F: Factors> Kernel for Tiles<'_, F> {
     const HAS_INT8: bool = F::HAS_INT8;
     const HAS_BF16: bool = F::HAS_BF16;
-    const TILES: TileUse = F::TILES;
+    const HAS_TILES: bool = F::HAS_TILES;
 
     #[inline(always)]
     fn run<S: Simd>(mut self, s: S) {

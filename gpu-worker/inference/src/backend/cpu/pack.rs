@@ -20,6 +20,11 @@ pub(super) const PANEL: usize = 32;
 /// activations are padded to whole steps with zeros.
 pub(super) const STEP: usize = 16;
 
+/// Returns the lanes of a row of `k` values, `pack` of them in a lane, in whole [`STEP`]s.
+pub(super) fn lanes_of(k: usize, pack: usize) -> usize {
+    k.div_ceil(pack).next_multiple_of(STEP)
+}
+
 /// Rows that a matrix unit takes at once: so many rows of activations can be read, whatever they hold.
 pub(super) const ROWS: usize = 32;
 
@@ -78,7 +83,7 @@ impl<E: Element> Packed<E> {
         source: &dyn WeightSource,
     ) -> Result<Self, BackendError> {
         let (n, k) = (desc.n, desc.k);
-        let units = k.div_ceil(E::PACK).next_multiple_of(STEP);
+        let units = lanes_of(k, E::PACK);
         let panel_len = units * PANEL * E::PACK;
         let len = n.div_ceil(PANEL) * panel_len;
         let name = format!("{} {}", desc.name, E::NAME);

@@ -16,37 +16,33 @@ impl CpuBackend {
     /// Computes the output layer, if it is still to be; with `inputs`, of rows that need no more than their
     /// greatest logit only that.
     pub(super) fn compute_logits(&mut self, inputs: Option<&SampleInputs>) {
-        let picked = &mut self.scratch.picked;
-        picked.clear();
+        self.scratch.picked.clear();
         let Some(op) = self.output_layer.take() else {
             return;
         };
-        let rows = self.state.inputs.logit_rows.len();
-        let inputs = inputs.filter(|inputs| {
-            assert_eq!(inputs.rows.len(), rows, "each logit row is sampled");
-            picked.extend(inputs.rows.iter().map(needs_only_greatest));
-            inputs.vocabulary <= IDS_MAX && picked.contains(&true)
-        });
-        if let Some(inputs) = inputs {
-            for winners in &self.scratch.winners {
-                lock(winners).begin(inputs.rows.len());
-            }
-        } else {
-            picked.clear();
-        }
-        let vocabulary = inputs.map(|inputs| inputs.vocabulary);
+        let vocabulary = inputs.and_then(|inputs| self.pick_rows(inputs));
         self.with_out(op.out, |this, out| this.run_linear(&op, out, vocabulary));
+    }
+
+    /// Marks the rows that need no more than their greatest logit; returns the vocabulary, if there are any.
+    fn pick_rows(&mut self, inputs: &SampleInputs) -> Option<usize> {
+        let rows = self.state.inputs.logit_rows.len();
+        assert_eq!(inputs.rows.len(), rows, "each logit row is sampled");
+        let is_picked = |row| inputs.vocabulary <= IDS_MAX && needs_only_greatest(row);
+        if !inputs.rows.iter().any(is_picked) {
+            return None;
+        }
+        self.scratch
+            .picked
+            .extend(inputs.rows.iter().map(is_picked));
+        for winners in &self.scratch.winners {
+            lock(winners).begin(rows);
+        }
+        Some(inputs.vocabulary)
     }
 
     pub(super) fn run_sample(&mut self, logits: Buf, inputs: &SampleInputs) {
         self.compute_logits(Some(inputs));
-        let picked = &self.scratch.picked;
-        let winners: Vec<_> = self.scratch.winners.iter().map(lock).collect();
-        for (row, _) in picked.iter().enumerate().filter(|(_, picked)| **picked) {
-            let token = Winners::token(winners.iter().map(|winners| &**winners), row);
-            *lock(&self.scratch.samples[row]) = token;
-        }
-        drop(winners);
         let logits = self.bufs[logits.0 as usize].f32();
         let scratch = &mut self.scratch;
         // A row's history holds the tokens of the rows before it of the same slot: these stay together.
@@ -60,7 +56,7 @@ impl CpuBackend {
         let tasks = runs.len();
         runs.push(inputs.rows.len());
         let (runs, samplers, samples) = (&*runs, &scratch.samplers, &scratch.samples);
-        let picked = &scratch.picked;
+        let (picked, winners) = (&scratch.picked, &scratch.winners);
         let state = &self.state;
         let isa = self.isa;
         let workers = self.pool.workers();
@@ -76,6 +72,7 @@ impl CpuBackend {
                     sampler: &mut sampler,
                     samples,
                     picked,
+                    winners,
                 });
             });
         let sampled = samples[..inputs.rows.len()]
@@ -93,8 +90,10 @@ struct SampleRows<'a> {
     inputs: &'a SampleInputs,
     sampler: &'a mut Sampler,
     samples: &'a [Mutex<Sampled>],
-    /// Rows that have a token already; empty: none has.
+    /// Rows whose logits were not written; empty: all were.
     picked: &'a [bool],
+    /// What the threads have seen of those rows.
+    winners: &'a [Mutex<Winners>],
 }
 
 impl Kernel for SampleRows<'_> {
@@ -108,6 +107,7 @@ impl Kernel for SampleRows<'_> {
             sampler,
             samples,
             picked,
+            winners,
         } = self;
         state.sample(
             rows,
@@ -119,7 +119,7 @@ impl Kernel for SampleRows<'_> {
             sampler,
             |row| {
                 let is_picked = picked.get(row).is_some_and(|&is_picked| is_picked);
-                is_picked.then(|| std::mem::take(&mut *lock(&samples[row])))
+                is_picked.then(|| Winners::token(winners, row))
             },
             |row, sampled| {
                 *lock(&samples[row]) = sampled;

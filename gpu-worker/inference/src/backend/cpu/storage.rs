@@ -12,7 +12,7 @@ use memmap2::MmapMut;
 
 use super::element::Element;
 use super::int8::CodedPlane;
-use super::pack::{ROWS, STEP};
+use super::pack::{ROWS, lanes_of};
 use super::packed_file::Plain;
 use super::simd::Simd;
 use crate::backend::BackendError;
@@ -106,7 +106,7 @@ impl<T: Plain> std::ops::DerefMut for Aligned<T> {
 pub(super) struct Plane<E> {
     /// Values in a row.
     pub(super) cols: usize,
-    /// Values from row to row: `cols`, rounded up to whole [`STEP`]s. The padding stays zero.
+    /// Values from row to row: `cols`, rounded up as [`lanes_of`] does. The padding stays zero.
     pub(super) stride: usize,
     /// `[rows, stride]`, in whole [`ROWS`].
     pub(super) values: Aligned<E>,
@@ -115,7 +115,7 @@ pub(super) struct Plane<E> {
 impl<E: Element> Plane<E> {
     /// Makes a plane of zeros.
     pub(super) fn zeros(rows: usize, cols: usize) -> Result<Self, BackendError> {
-        let stride = cols.next_multiple_of(E::PACK * STEP);
+        let stride = lanes_of(cols, E::PACK) * E::PACK;
         let rows = rows.next_multiple_of(ROWS);
         Ok(Self {
             cols,

@@ -3,6 +3,9 @@
 //! A row that is sampled greedily needs no logits, only which is the greatest: a vocabulary of logits for each row
 //! would be written to memory and read back, which takes longer than the product itself.
 
+use std::sync::Mutex;
+
+use super::lock;
 use super::pack::PANEL;
 use super::simd::Simd;
 use crate::backend::sampling::Sampled;
@@ -86,10 +89,10 @@ impl Winners {
     }
 
     /// Returns the token of row `row`, of what all threads have seen.
-    pub(super) fn token<'a>(threads: impl Iterator<Item = &'a Self>, row: usize) -> Sampled {
+    pub(super) fn token(threads: &[Mutex<Self>], row: usize) -> Sampled {
         let (mut best, mut best_id) = (f32::NEG_INFINITY, u32::MAX);
         for winners in threads {
-            let winner = &winners.0[row];
+            let winner = lock(winners).0[row];
             for lane in 0..LANES {
                 if winner.check[lane] != 0.0 {
                     return Sampled::Bad;
@@ -133,17 +136,17 @@ mod tests {
 
     /// Shows two threads the panels of `logits` in turns, the last first.
     fn token(isa: Isa, logits: &[f32], vocabulary: usize) -> Sampled {
-        let mut threads = [Winners::default(), Winners::default()];
-        threads.iter_mut().for_each(|winners| winners.begin(1));
+        let threads = [const { Mutex::new(Winners(Vec::new())) }; 2];
+        threads.iter().for_each(|winners| lock(winners).begin(1));
         for (panel, part) in logits.chunks_exact(PANEL).enumerate().rev() {
             isa.run(See {
-                winners: &mut threads[panel % 2],
+                winners: &mut lock(&threads[panel % 2]),
                 first: panel * PANEL,
                 vocabulary,
                 logits: &mut part.try_into().expect("it is a panel"),
             });
         }
-        Winners::token(threads.iter(), 0)
+        Winners::token(&threads, 0)
     }
 
     fn won(id: u32) -> Sampled {

@@ -68,6 +68,7 @@ pub(super) fn is_available() -> bool {
 /// Asks the system for the registers: threads have them only in a process that has asked.
 #[cfg(target_os = "linux")]
 fn is_permitted() -> bool {
+    const SYS_ARCH_PRCTL: isize = 158;
     const ARCH_REQ_XCOMP_PERM: usize = 0x1023;
     const XFEATURE_XTILEDATA: usize = 18;
     let result: isize;
@@ -75,7 +76,7 @@ fn is_permitted() -> bool {
     unsafe {
         asm!(
             "syscall",
-            inlateout("rax") 158_isize => result, // arch_prctl
+            inlateout("rax") SYS_ARCH_PRCTL => result,
             in("rdi") ARCH_REQ_XCOMP_PERM,
             in("rsi") XFEATURE_XTILEDATA,
             lateout("rcx") _,

@@ -20,7 +20,7 @@ mod portable;
 
 use half::bf16;
 
-use super::isa::{Isa, Kernel, TileUse};
+use super::isa::{Isa, Kernel};
 use super::pack::PANEL;
 
 /// Vector arithmetic of one instruction set.
@@ -267,7 +267,7 @@ pub(super) fn run<K: Kernel>(isa: Isa, kernel: K) {
         Isa::Avx2 => unsafe { avx2::run(kernel) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.
-        Isa::Amx if !matches!(K::TILES, TileUse::None) => unsafe { avx512::run_amx(kernel) },
+        Isa::Amx if K::HAS_TILES => unsafe { avx512::run_amx(kernel) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.
         Isa::Avx512Bf16 | Isa::Amx if K::HAS_BF16 => unsafe { avx512::run_bf16(kernel) },

@@ -126,91 +126,55 @@ pub(in crate::backend::cpu::simd) struct Values<'a> {
     pub(in crate::backend::cpu::simd) sum_stride: usize,
 }
 
-/// Adds the weighted values of some pages to 64 columns of a tile's sums.
-///
-/// # Safety
-///
-/// As for [`score`].
-#[inline(always)]
-pub(in crate::backend::cpu::simd) unsafe fn accumulate_64(values: Values<'_>) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        asm!(
-            "add {sums}, {column}",
-            "tileloadd tmm0, [{sums} + {sum_stride}*1]",
-            "tileloadd tmm1, [{sums} + {sum_stride}*1 + 64]",
-            "tileloadd tmm2, [{sums} + {sum_stride}*1 + 128]",
-            "tileloadd tmm3, [{sums} + {sum_stride}*1 + 192]",
-            "2:",
-            "mov {values}, [{pages}]",
-            "add {values}, {column}",
-            "tileloadd tmm5, [{weights} + {weight_stride}*1]",
-            "tileloadd tmm7, [{values} + {value_stride}*1]",
-            "tdpbf16ps tmm0, tmm5, tmm7",
-            "tileloadd tmm7, [{values} + {value_stride}*1 + 64]",
-            "tdpbf16ps tmm1, tmm5, tmm7",
-            "tileloadd tmm7, [{values} + {value_stride}*1 + 128]",
-            "tdpbf16ps tmm2, tmm5, tmm7",
-            "tileloadd tmm7, [{values} + {value_stride}*1 + 192]",
-            "tdpbf16ps tmm3, tmm5, tmm7",
-            "add {weights}, 32",
-            "add {pages}, 8",
-            "dec {count}",
-            "jnz 2b",
-            "tilestored [{sums} + {sum_stride}*1], tmm0",
-            "tilestored [{sums} + {sum_stride}*1 + 64], tmm1",
-            "tilestored [{sums} + {sum_stride}*1 + 128], tmm2",
-            "tilestored [{sums} + {sum_stride}*1 + 192], tmm3",
-            sums = inout(reg) values.sums => _,
-            sum_stride = in(reg) values.sum_stride,
-            column = in(reg) values.column,
-            values = out(reg) _,
-            value_stride = in(reg) values.value_stride,
-            weights = inout(reg) values.weights => _,
-            weight_stride = in(reg) values.weight_stride,
-            pages = inout(reg) values.pages.as_ptr() => _,
-            count = inout(reg) values.pages.len() => _,
-            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
-            out("tmm5") _, out("tmm7") _,
-            options(nostack),
-        );
-    }
+/// A weighted sum of some columns: for each 16 of them a register, and their bytes behind the first.
+macro_rules! accumulate {
+    ($name:ident, $columns:literal, [$($sum:literal $at:literal),*]) => {
+        #[doc = concat!("Adds the weighted values of some pages to ", $columns, " columns of a tile's sums.")]
+        ///
+        /// # Safety
+        ///
+        /// As for [`score`].
+        #[inline(always)]
+        pub(in crate::backend::cpu::simd) unsafe fn $name(values: Values<'_>) {
+            // SAFETY: the caller's promise.
+            unsafe {
+                asm!(
+                    "add {sums}, {column}",
+                    $(concat!("tileloadd ", $sum, ", [{sums} + {sum_stride}*1 + ", $at, "]"),)*
+                    "2:",
+                    "mov {values}, [{pages}]",
+                    "add {values}, {column}",
+                    "tileloadd tmm5, [{weights} + {weight_stride}*1]",
+                    $(
+                        concat!("tileloadd tmm7, [{values} + {value_stride}*1 + ", $at, "]"),
+                        concat!("tdpbf16ps ", $sum, ", tmm5, tmm7"),
+                    )*
+                    "add {weights}, 32",
+                    "add {pages}, 8",
+                    "dec {count}",
+                    "jnz 2b",
+                    $(concat!("tilestored [{sums} + {sum_stride}*1 + ", $at, "], ", $sum),)*
+                    sums = inout(reg) values.sums => _,
+                    sum_stride = in(reg) values.sum_stride,
+                    column = in(reg) values.column,
+                    values = out(reg) _,
+                    value_stride = in(reg) values.value_stride,
+                    weights = inout(reg) values.weights => _,
+                    weight_stride = in(reg) values.weight_stride,
+                    pages = inout(reg) values.pages.as_ptr() => _,
+                    count = inout(reg) values.pages.len() => _,
+                    out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                    out("tmm5") _, out("tmm7") _,
+                    options(nostack),
+                );
+            }
+        }
+    };
 }
 
-/// As [`accumulate_64`], of 16 columns.
-///
-/// # Safety
-///
-/// As for [`score`].
-#[inline(always)]
-pub(in crate::backend::cpu::simd) unsafe fn accumulate_16(values: Values<'_>) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        asm!(
-            "add {sums}, {column}",
-            "tileloadd tmm0, [{sums} + {sum_stride}*1]",
-            "2:",
-            "mov {values}, [{pages}]",
-            "add {values}, {column}",
-            "tileloadd tmm5, [{weights} + {weight_stride}*1]",
-            "tileloadd tmm7, [{values} + {value_stride}*1]",
-            "tdpbf16ps tmm0, tmm5, tmm7",
-            "add {weights}, 32",
-            "add {pages}, 8",
-            "dec {count}",
-            "jnz 2b",
-            "tilestored [{sums} + {sum_stride}*1], tmm0",
-            sums = inout(reg) values.sums => _,
-            sum_stride = in(reg) values.sum_stride,
-            column = in(reg) values.column,
-            values = out(reg) _,
-            value_stride = in(reg) values.value_stride,
-            weights = inout(reg) values.weights => _,
-            weight_stride = in(reg) values.weight_stride,
-            pages = inout(reg) values.pages.as_ptr() => _,
-            count = inout(reg) values.pages.len() => _,
-            out("tmm0") _, out("tmm5") _, out("tmm7") _,
-            options(nostack),
-        );
-    }
-}
+accumulate!(accumulate_16, "16", ["tmm0" "0"]);
+accumulate!(
+    accumulate_64,
+    "64",
+    ["tmm0" "0", "tmm1" "64", "tmm2" "128", "tmm3" "192"]
+);
