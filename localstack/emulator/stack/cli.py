@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from . import localstack, ministack
+from . import docker, localstack, ministack
 from .failure import StackFailure
 from .paths import CACHE, REPOSITORY, State
 from .ports import HOST
@@ -97,14 +97,18 @@ def _up_detached(options: argparse.Namespace) -> int:
 
 def _down(state: State) -> int:
     try:
-        pid = json.loads(state.summary.read_text())["pid"]
+        summary = json.loads(state.summary.read_text())
     except FileNotFoundError:
         print(f"no stack is up in {state.root}", file=sys.stderr)
         return 0
     if not _is_locked(state):
         print(f"the stack of {state.root} is gone already", file=sys.stderr)
+        # Processes end with the stack; containers outlive one that was killed.
+        if summary.get("emulator") == "docker":
+            docker.Containers(state).stop()
         state.summary.unlink()
         return 0
+    pid = summary["pid"]
     os.kill(pid, signal.SIGTERM)
     deadline = time.monotonic() + _DOWN_TIMEOUT_S
     while _is_locked(state):

@@ -7,7 +7,7 @@ import urllib.request
 from pathlib import Path
 
 from . import pythons
-from .paths import HOST_FUNCTIONS, State
+from .paths import HOST_FUNCTIONS, LOCALSTACK_SETTINGS, State
 from .ports import HOST, free_port
 from .processes import Child, Children, clean_environment, wait_until
 
@@ -58,31 +58,24 @@ def is_healthy(url: str) -> bool:
         return False
 
 
+def settings() -> dict[str, str]:
+    """Returns what LocalStack is told wherever it runs."""
+    lines = LOCALSTACK_SETTINGS.read_text().splitlines()
+    return dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
+
+
 def _environment(port: int, state: State) -> dict[str, str]:
     address = f"{HOST}:{port}"
     return clean_environment(
         state.folder("emulator/home"),
+        **settings(),
         GATEWAY_LISTEN=address,
         # The default server ignores the host above and listens on all addresses.
         GATEWAY_SERVER="hypercorn",
         LOCALSTACK_HOST=address,
         # Else it may take this machine for its container, and write to system folders.
         OVERRIDE_IN_DOCKER="0",
-        DNS_ADDRESS="0",
-        DISABLE_EVENTS="1",
-        SKIP_SSL_CERT_DOWNLOAD="1",
-        # Plain http://host:port/account/queue; other styles break the AWS provider or do not resolve.
-        SQS_ENDPOINT_STRATEGY="off",
-        # Else an expired presigned URL is served.
-        S3_SKIP_SIGNATURE_VALIDATION="0",
-        EAGER_SERVICE_LOADING="0",
         FILESYSTEM_ROOT=str(state.folder("emulator/filesystem")),
         # Code of functions is unpacked here.
         TMPDIR=str(state.folder("emulator/tmp")),
-        LAMBDA_RUNTIME_EXECUTOR="host",
-        PROVIDER_OVERRIDE_DYNAMODB="moto",
-        # Else a message on a quiet queue waits up to ten seconds for its function.
-        LAMBDA_EVENT_SOURCE_MAPPING_POLL_INTERVAL_SEC="0.1",
-        LAMBDA_EVENT_SOURCE_MAPPING_MAX_BACKOFF_ON_EMPTY_POLL_SEC="0.5",
-        PYTHONUNBUFFERED="1",
     )

@@ -12,6 +12,7 @@ REPOSITORY = LOCALSTACK.parent
 INFRASTRUCTURE = REPOSITORY / "infra"
 TERRAFORM_MODULE = LOCALSTACK / "terraform"
 COMPOSE_FILE = LOCALSTACK / "compose.yaml"
+LOCALSTACK_SETTINGS = EMULATOR / "localstack.env"
 HOST_FUNCTIONS = EMULATOR / "host_functions"
 CACHE = REPOSITORY / ".cache" / "emulators"
 

@@ -117,7 +117,9 @@ class Stack:
     def _start_emulator(self, emulator: str) -> str:
         if emulator == "docker":
             self._containers = docker.Containers(self._state)
-            return self._containers.start()
+            endpoint = self._containers.start(self._children)
+            self._containers.check_programs(self._options.zips.resolve())
+            return endpoint
         start = {"localstack": localstack.start, "ministack": ministack.start}[emulator]
         endpoint, child = start(self._children, self._state)
         ports.check_loopback_only([child.pid])
