@@ -132,6 +132,7 @@ impl Bench {
             used_as,
             recipe: Recipe::Bf16,
             shard: Shard::Whole,
+            salient: Vec::new(),
         };
         let table = backend.weight(&desc(ROWS, COLS, WeightUse::Embedding), &Noise)?;
         let next = backend.weight(&desc(ROWS, COLS, WeightUse::Linear), &Noise)?;

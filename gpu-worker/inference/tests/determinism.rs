@@ -10,7 +10,9 @@ use inference::backend::cpu::{CpuBackend, CpuConfig};
 use inference::backend::deferred::Deferred;
 use inference::backend::scalar::{ScalarBackend, ScalarConfig};
 use inference::backend::{Backend, KvType, Recipe, SampleParams};
-use inference::engine::{BatchEngine, Engine, EngineConfig, Outcome, Request, RequestId, Stats};
+use inference::engine::{
+    BatchEngine, Engine, EngineConfig, Outcome, Request, RequestId, Salience, Stats,
+};
 use serde::Deserialize;
 
 #[derive(Debug, Deserialize)]
@@ -177,6 +179,7 @@ fn run<B: Backend + Send>(
         duplicates: variant.duplicates,
         recipe,
         kv_type,
+        salience: Salience::default(),
         weights_id: String::new(),
     };
     let mut engine = BatchEngine::load(

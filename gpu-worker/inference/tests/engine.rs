@@ -10,7 +10,7 @@ use inference::backend::scalar::{ScalarBackend, ScalarConfig};
 use inference::backend::{KvType, Recipe, SampleParams, WeightSource};
 use inference::engine::{
     BatchEngine, Engine, EngineConfig, FinishReason, Generation, Outcome, Request, RequestFailure,
-    RequestId,
+    RequestId, Salience,
 };
 use inference::model::{ModelConfig, ModelError, OpenedModel, WeightName, Weights};
 use serde::Deserialize;
@@ -33,6 +33,7 @@ fn config() -> EngineConfig {
         duplicates: true,
         recipe: Recipe::F32,
         kv_type: KvType::F32,
+        salience: Salience::default(),
         weights_id: "digest-of-weights".to_owned(),
     }
 }

@@ -14,7 +14,7 @@ use inference::backend::{
 };
 use inference::engine::{
     BatchEngine, Decoder, Engine, EngineConfig, FinishReason, MemoryPlan, Outcome, Request,
-    RequestId,
+    RequestId, Salience,
 };
 use inference::model::OpenedModel;
 use serde::Deserialize;
@@ -78,8 +78,16 @@ impl<'a, B: Backend> Bench<'a, B> {
             pages: 16,
             history_tokens: 128,
         };
-        let decoder = Decoder::load(&mut backend, &model.config, model, plan, recipe, kv)
-            .expect("load the model");
+        let decoder = Decoder::load(
+            &mut backend,
+            &model.config,
+            model,
+            plan,
+            recipe,
+            kv,
+            &Salience::default(),
+        )
+        .expect("load the model");
         Bench {
             backend,
             decoder,
@@ -236,6 +244,7 @@ fn check_greedy<B: Backend + Send>(make: impl Fn() -> B, recipe: Recipe, kv: KvT
             duplicates: true,
             recipe,
             kv_type: kv,
+            salience: Salience::default(),
             weights_id: model.weights_digest.clone(),
         };
         let mut engine = BatchEngine::load(

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use batch_core::time::UnixMs;
 use inference::backend::cpu::{
-    CpuBackend, CpuConfig, PackedCache, PackedStatus, available_threads,
+    CpuBackend, CpuConfig, Isa, PackedCache, PackedStatus, available_threads,
 };
 use inference::backend::{BackendError, KvType, Recipe};
-use inference::engine::{BatchEngine, Engine, EngineConfig};
+use inference::engine::{BatchEngine, Engine, EngineConfig, Salience};
 use inference::model::{ModelConfig, ModelError, OpenedModel};
 use inference::text::{ChatTemplate, Specials, Tokenizer};
 use serde_json::{Map, Value};
@@ -233,8 +233,9 @@ fn load_engine(
             "the KV cache is smaller than the context, which is cut; raise kv_tokens under [engine] if memory allows"
         );
     }
+    let threads = options.threads.unwrap_or_else(available_threads);
     let backend = CpuBackend::new(CpuConfig {
-        threads: options.threads.unwrap_or_else(available_threads),
+        threads,
         max_rows: step_tokens,
         recipe,
         isa: None,
@@ -243,6 +244,11 @@ fn load_engine(
             .as_deref()
             .map(|folder| packed(folder, digest, recipe)),
     })?;
+    let salience = match (recipe, backend.packed_status()) {
+        // They were packed by it.
+        (_, PackedStatus::Mapped) | (Recipe::F32 | Recipe::Bf16, _) => Salience::default(),
+        (Recipe::Int8, _) => Salience::measure(&opened.config, opened, threads)?,
+    };
     let config = EngineConfig {
         max_step_tokens: step_tokens,
         max_sequences: sequences,
@@ -252,6 +258,7 @@ fn load_engine(
         duplicates: true,
         recipe,
         kv_type,
+        salience,
         weights_id: digest.clone(),
     };
     let engine = BatchEngine::load(backend, &opened.config, opened, tokenizer, &config)?;
@@ -272,9 +279,10 @@ fn measurements(options: &EngineOptions) -> Measurements {
     })
 }
 
-/// Weights are told apart by their digest, which names the file and is its key.
+/// Weights are told apart by their digest, which names the file and is its key. Which features int8 keeps in bf16
+/// is measured, and instruction sets may measure it differently: each has its own file.
 fn packed(folder: &Path, digest: &str, recipe: Recipe) -> PackedCache {
-    let key = format!("{digest}-{}", recipe.name());
+    let key = format!("{digest}-{}-{}", recipe.name(), Isa::detect().name());
     PackedCache {
         path: folder.join("packed").join(&key),
         key,

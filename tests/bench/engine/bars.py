@@ -53,7 +53,8 @@ def refusals(rows: Sequence[Row], reference: str) -> list[str]:
             reasons.append(f"{where}: other processes took {row.others_share:.1%} of the machine")
         if row.wrong_counts:
             reasons.append(f"{where}: {row.wrong_counts} lines have wrong token counts")
-        if row.agreement < AGREEMENT_MIN[row.precision]:
+        # A peer may round as it likes: what that saves it makes our bars harder, and the table shows what it costs.
+        if not row.is_peer and row.agreement < AGREEMENT_MIN[row.precision]:
             reasons.append(f"{where}: only {row.agreement:.1%} of the greedy lines begin as the reference's do")
         cached_share = row.cached_share or 0.0
         if row.contender.startswith("vllm") and row.workload == "shared" and cached_share < CACHED_SHARE_MIN:

@@ -55,7 +55,8 @@ pub enum Recipe {
     F32,
     /// Weights in bf16, activations rounded to bf16, sums in f32.
     Bf16,
-    /// Both operands mixed by blocks, weights in int8 by channel, activations in int8 by row, sums in i32.
+    /// Both operands mixed by blocks, weights in int8 by channel, activations in int8 by row, sums in i32; salient
+    /// input features in bf16.
     Int8,
 }
 
@@ -134,6 +135,9 @@ pub struct WeightDesc {
     pub recipe: Recipe,
     /// Which part this device holds.
     pub shard: Shard,
+    /// Input features that are mostly far greater than the others, ascending: a recipe of few bits may give them
+    /// more. None are known if it is empty.
+    pub salient: Vec<u32>,
 }
 
 /// Reads the numbers of one weight, row by row.

@@ -3,6 +3,7 @@
 //! Owns the handles of weights and buffers. Reads nothing back and never looks at a step's sequences: those
 //! travel in the step's inputs.
 
+use super::salience::Salience;
 use crate::backend::{
     Activation, Attend, Backend, BackendError, Bucket, Buf, Embed, Epilogue, GraphKey, HeadLayout,
     KvFrom, KvGroup, KvLayout, KvSpec, KvType, Linear, Mask, Norm, NormKind, Recipe, Role,
@@ -88,6 +89,7 @@ impl Decoder {
         plan: MemoryPlan,
         recipe: Recipe,
         kv_type: KvType,
+        salience: &Salience,
     ) -> Result<Decoder, BackendError> {
         let heads = HeadLayout {
             q_heads: config.q_heads,
@@ -100,6 +102,7 @@ impl Decoder {
             config,
             weights,
             recipe,
+            salience,
         };
         let embedding_use = if config.tied_embeddings {
             WeightUse::TiedEmbedding
@@ -173,6 +176,23 @@ impl Decoder {
                 Rows::Logit,
             );
         });
+    }
+
+    /// Returns the weights of products, with their names.
+    pub(super) fn products(&self) -> impl Iterator<Item = (WeightName, Weight)> {
+        let output = match self.output == self.embedding {
+            true => WeightName::Embedding,
+            false => WeightName::Output,
+        };
+        let layers = self.layers.iter().enumerate().flat_map(|(index, layer)| {
+            [
+                (WeightName::Qkv(index), layer.qkv),
+                (WeightName::AttentionOutput(index), layer.attention_output),
+                (WeightName::GateUp(index), layer.gate_up),
+                (WeightName::Down(index), layer.down),
+            ]
+        });
+        layers.chain([(output, self.output)])
     }
 
     /// Returns the logits `[S, V]` of the step.
@@ -291,12 +311,24 @@ fn kv_spec(config: &ModelConfig, dtype: KvType) -> KvSpec {
     }
 }
 
+/// Returns how products with one weight are computed.
+///
+/// In int8 the MLP's second product stays in bf16: its input features are all alike, so that none can be kept in
+/// more bits for all, and it alone makes a third of the recipe's error.
+fn recipe_of(name: WeightName, recipe: Recipe) -> Recipe {
+    match (name, recipe) {
+        (WeightName::Down(_), Recipe::Int8) => Recipe::Bf16,
+        _ => recipe,
+    }
+}
+
 /// Brings weights from the file into the backend.
 struct Loader<'a, B> {
     backend: &'a mut B,
     config: &'a ModelConfig,
     weights: &'a dyn Weights,
     recipe: Recipe,
+    salience: &'a Salience,
 }
 
 impl<B: Backend> Loader<'_, B> {
@@ -350,8 +382,9 @@ impl<B: Backend> Loader<'_, B> {
             experts: 1,
             heads: 1,
             used_as,
-            recipe: self.recipe,
+            recipe: recipe_of(name, self.recipe),
             shard: Shard::Whole,
+            salient: self.salience.of(name),
         };
         self.backend.weight(&desc, source.as_ref())
     }

@@ -19,6 +19,7 @@ pub mod quality;
 mod queue;
 mod radix;
 mod run;
+mod salience;
 mod scheduler;
 mod sequence;
 
@@ -28,6 +29,7 @@ use crate::backend::{BackendError, SampleParams};
 
 pub use decoder::{Decoder, MemoryPlan};
 pub use run::{BatchEngine, EngineConfig};
+pub use salience::Salience;
 
 /// Names a request within one engine. Chosen by the caller, never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -3,12 +3,13 @@
 use std::ops::Range;
 
 use super::decoder::{Decoder, MemoryPlan};
+use super::salience::Salience;
 use crate::backend::cpu::{CpuBackend, CpuConfig};
 use crate::backend::{
     Backend, BackendError, PageTable, Recipe, SampleInputs, SampleRow, SlotReset, StepInputs,
     StepSequence,
 };
-use crate::model::{ModelConfig, Weights};
+use crate::model::{ModelConfig, WeightName, Weights};
 
 /// Tokens of a window: each is read by the model without what came before it.
 pub const WINDOW_TOKENS: usize = 1024;
@@ -60,6 +61,21 @@ impl Reader {
         recipe: Recipe,
         threads: usize,
     ) -> Result<Self, BackendError> {
+        let salience = match recipe {
+            Recipe::Int8 => Salience::measure(model, weights, threads)?,
+            Recipe::F32 | Recipe::Bf16 => Salience::default(),
+        };
+        Self::with_salience(model, weights, recipe, &salience, threads)
+    }
+
+    /// As [`Reader::load`], with what is known of the model's salient features.
+    pub(super) fn with_salience(
+        model: &ModelConfig,
+        weights: &dyn Weights,
+        recipe: Recipe,
+        salience: &Salience,
+        threads: usize,
+    ) -> Result<Self, BackendError> {
         let mut backend = CpuBackend::new(CpuConfig {
             threads,
             max_rows: STEP_ROWS,
@@ -75,7 +91,16 @@ impl Reader {
             pages: WINDOW_TOKENS.div_ceil(page_tokens),
             history_tokens: WINDOW_TOKENS,
         };
-        let decoder = Decoder::load(&mut backend, model, weights, plan, recipe, recipe.kv_type())?;
+        let kv_type = recipe.kv_type();
+        let decoder = Decoder::load(
+            &mut backend,
+            model,
+            weights,
+            plan,
+            recipe,
+            kv_type,
+            salience,
+        )?;
         Ok(Self {
             backend,
             decoder,
@@ -129,6 +154,22 @@ impl Reader {
         let ticket = self.backend.end();
         self.backend.wait(ticket)?;
         Ok(())
+    }
+
+    /// Reads `text`, no longer than a window, and returns how much each input feature of each int8 product takes
+    /// part in its rows, on average over the rows.
+    pub(super) fn input_energies(
+        &mut self,
+        text: &[u32],
+    ) -> Result<Vec<(WeightName, Vec<f32>)>, BackendError> {
+        self.backend.watch_inputs();
+        for start in (0..text.len()).step_by(STEP_ROWS) {
+            self.read(text, start..text.len().min(start + STEP_ROWS))?;
+        }
+        let weights = self.decoder.products();
+        Ok(weights
+            .filter_map(|(name, weight)| Some((name, self.backend.input_energies(weight)?)))
+            .collect())
     }
 
     fn logits(&self, row: usize) -> &[f32] {

@@ -12,6 +12,7 @@ use super::decoder::{Decoder, MemoryPlan};
 use super::duplicates::{Asked, Duplicates, Question};
 use super::generating::{Generating, SampledToken};
 use super::plan::{Plan, SampledRun, Verdict};
+use super::salience::Salience;
 use super::scheduler::{Arrival, Limits, Scheduler};
 use super::sequence::SequenceId;
 use super::{Engine, Outcome, Request, RequestFailure, RequestId, Stats};
@@ -40,6 +41,8 @@ pub struct EngineConfig {
     pub recipe: Recipe,
     /// Number type of the KV cache.
     pub kv_type: KvType,
+    /// What the weights are packed by, where they are not packed yet.
+    pub salience: Salience,
     /// Names the weights in the fingerprint (a digest).
     pub weights_id: String,
 }
@@ -110,6 +113,7 @@ impl<B: Backend> BatchEngine<B> {
             plan,
             config.recipe,
             config.kv_type,
+            &config.salience,
         )?;
         let scheduler = Scheduler::new(Limits {
             step_tokens: rows,

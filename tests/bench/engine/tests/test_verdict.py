@@ -129,7 +129,7 @@ class RefusalTest(unittest.TestCase):
         spoilt = (
             _row("vllm w8a8", others_share=0.06),
             _row("vllm w8a8", wrong_counts=1),
-            _row("vllm w8a8", agreement=0.79),
+            _row("nightshift int8", agreement=0.79),
             _row("nightshift bf16", agreement=0.89),
             _row(REFERENCE, peak_share=0.27),
             _row("vllm bf16", workload="shared", cached_share=0.1),
@@ -139,7 +139,10 @@ class RefusalTest(unittest.TestCase):
             self.assertIn(row.contender, reason)
 
     def test_int8_may_differ_more_often(self) -> None:
-        self.assertEqual(self._reasons(_row("vllm w8a8", agreement=0.85)), [])
+        self.assertEqual(self._reasons(_row("nightshift int8", agreement=0.85)), [])
+
+    def test_peer_may_answer_as_it_likes(self) -> None:
+        self.assertEqual(self._reasons(_row("vllm w8a8", agreement=0.39)), [])
 
     def test_nothing_is_compared_without_the_reference_on_short(self) -> None:
         self.assertEqual(len(bars.refusals(SOUND[:2], REFERENCE)), 1)

@@ -85,6 +85,7 @@ impl<B: Backend> Exactly<B> {
             used_as,
             recipe,
             shard: Shard::Whole,
+            salient: Vec::new(),
         };
         let table = backend.weight(
             &desc(VOCABULARY, WeightUse::Embedding),

@@ -109,6 +109,10 @@ impl<B: Backend> Loader<'_, B> {
             used_as,
             recipe: self.options.recipe,
             shard: Shard::Whole,
+            // Scattered, at both ends too, and not in whole steps of anything.
+            salient: (0..k as u32)
+                .filter(|i| i % 9 == 0 || *i + 2 == k as u32)
+                .collect(),
         }
     }
 

@@ -1,7 +1,7 @@
 //! Attention over pages.
 //!
 //! A pair is one query row with one query head. A task walks blocks of [`BLOCK`] tokens from position 0 on with
-//! a running maximum, sum and accumulator for each of its pairs: first the blocks that its sequences have in
+//! a running reference, sum and accumulator for each of its pairs: first the blocks that its sequences have in
 //! common, for all pairs together, then each sequence's own. What a pair computes for a block depends on the
 //! pair's position and the block alone, so decodes, chunks, recomputed rows and any grouping give the same bits.
 #![expect(unsafe_code, reason = "tasks write disjoint columns of the output")]
@@ -258,7 +258,7 @@ impl<'a, E: Element> Task<'a, E> {
             return 1.0 / total;
         };
         let sink = sinks[head];
-        let score = self.pairs.max[pair] * LN_2;
+        let score = self.pairs.reference[pair] * LN_2;
         let max = if sink > score { sink } else { score };
         let factor = exp(score - max);
         factor / (total * factor + exp(sink - max))

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Mutex;
 
 use super::element::Element;
-use super::int8::{CodedPlane, EncodeRow, Int8Factors, QUAD};
+use super::int8::{CodedPlane, EncodeRow, Int8Factors, PackedInt8};
 use super::kv::{Cache, Pages};
 use super::linear::{self, Factors, FloatFactors, Picks, Product};
 use super::norm::{NormRow, RowOut};
@@ -105,22 +105,34 @@ impl CpuBackend {
                 self.multiply_floats(op, x, weight, &mut scratch.logit_rows_bf16, picks, out)
             }
             (Stored::Int8(weight) | Stored::TiedInt8 { matrix: weight, .. }, Buffer::Int8(x)) => {
-                self.encode(x);
-                let (codes, scales) = match op.rows {
-                    Rows::All => (&x.codes, &x.scales),
+                if let Some(watch) = &mut self.watch {
+                    for row in 0..self.state.rows() {
+                        watch[op.weight.0 as usize].see(x.values.row(row));
+                    }
+                }
+                self.encode(x, op.weight, weight);
+                let (codes, scales, kept) = match op.rows {
+                    Rows::All => (&x.codes, &x.scales, &x.kept.values),
                     Rows::Logit => {
                         gather(&mut scratch.logit_row_codes, &x.codes, x.stride, logit_rows);
                         gather(&mut scratch.logit_row_scales, &x.scales, 1, logit_rows);
-                        (&scratch.logit_row_codes, &scratch.logit_row_scales)
+                        let (kept, kept_stride) = (&x.kept.values, x.kept.stride);
+                        gather(&mut scratch.logit_rows_bf16, kept, kept_stride, logit_rows);
+                        (
+                            &scratch.logit_row_codes,
+                            &scratch.logit_row_scales,
+                            &scratch.logit_rows_bf16,
+                        )
                     }
                 };
                 let factors = Int8Factors {
                     codes,
                     stride: x.stride,
                     scales,
+                    kept,
+                    kept_stride: x.kept.stride,
                     weight,
                 };
-                assert_rows_fit(x.stride, weight.units * QUAD);
                 self.multiply(op, factors, picks, out);
             }
             _ => panic!("the input buffer was made for another kind of weight"),
@@ -172,16 +184,26 @@ impl CpuBackend {
             out: out.output(),
             picks,
         };
-        linear::run(self.isa, &self.pool, product);
+        linear::run(self.isa, &self.pool, &self.rooms, product);
     }
 
-    /// Makes the codes of the step's rows, if they are not there.
-    fn encode(&self, x: &mut CodedPlane) {
-        if std::mem::replace(&mut x.is_coded, true) {
-            return;
+    /// Makes the codes of the step's rows for products with `matrix`, if they are not there.
+    fn encode(&self, x: &mut CodedPlane, weight: Weight, matrix: &PackedInt8) {
+        assert_rows_fit(x.values.cols, matrix.features());
+        assert_eq!(
+            x.kept.cols,
+            matrix.kept_features(),
+            "the input buffer has room for what the weight keeps"
+        );
+        match x.coded_for.replace(weight) {
+            None => {}
+            Some(other) if other == weight || x.kept.cols == 0 => return,
+            Some(_) => panic!("rows that became codes for one weight are not another's input"),
         }
         let stride = x.stride;
         let (cols, value_stride) = (x.values.cols, x.values.stride);
+        let (kept_cols, kept_stride) = (x.kept.cols, x.kept.stride);
+        let kept = Shared::new(&mut x.kept.values);
         let values = Shared::new(&mut x.values.values);
         let codes = Shared::new(&mut x.codes);
         let scales = Shared::new(&mut x.scales);
@@ -192,8 +214,12 @@ impl CpuBackend {
             let values = unsafe { values.part(row * value_stride..row * value_stride + cols) };
             // SAFETY: as above.
             let scale = unsafe { scales.part(row..row + 1) };
+            // SAFETY: as above.
+            let kept = unsafe { kept.part(row * kept_stride..row * kept_stride + kept_cols) };
             self.isa.run(EncodeRow {
+                split: &matrix.split,
                 values,
+                kept,
                 codes,
                 scale: &mut scale[0],
             });
@@ -363,6 +389,9 @@ fn assert_rows_fit(input: usize, weight: usize) {
 
 /// Copies rows of `stride` values side by side.
 fn gather<T: Copy>(to: &mut [T], from: &[T], stride: usize, rows: &[u32]) {
+    if stride == 0 {
+        return;
+    }
     for (to, &row) in to.chunks_exact_mut(stride).zip(rows) {
         to.copy_from_slice(&from[row as usize * stride..][..stride]);
     }

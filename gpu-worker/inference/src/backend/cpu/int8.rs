@@ -6,6 +6,11 @@
 //! weights are multiplied by the same matrix when they are packed, and the product stays as it was.
 //! Source: Ashkboos et al. 2024, arXiv:2404.00456 (QuaRot), of which this is the online part alone.
 //!
+//! Some input features are far greater than the rest in every row, and would leave all others few codes even
+//! then. Those that are known ([`WeightDesc::salient`]) are left out, and multiplied in bf16: a ninth of the default
+//! model's features, which takes most of the error away, for a ninth more work.
+//! Source: Dettmers et al. 2022, arXiv:2208.07339 (LLM.int8()).
+//!
 //! A code of an activation is `round(x / scale) + 128`: products want one unsigned operand. What the 128 adds
 //! to a sum depends on the column alone, and is the sum's first value, negated. Sums are exact.
 //! A row that is not finite has a scale that is not: its products are not finite either.
@@ -17,13 +22,13 @@
 use half::bf16;
 
 use super::isa::Kernel;
-use super::linear::{Factors, Tile};
-use super::pack::{PANEL, ROWS, lanes_of, read_panels};
+use super::linear::{Factors, FloatFactors, Tile};
+use super::pack::{PANEL, Packed, ROWS, lanes_of, pack_panel, packed_len, read_panels};
 use super::packed_file::{PackedFile, Values};
 use super::pool::Pool;
 use super::simd::Simd;
 use super::storage::{Aligned, Plane, Shared};
-use crate::backend::{BackendError, WeightDesc, WeightSource};
+use crate::backend::{BackendError, Weight, WeightDesc, WeightSource};
 
 /// Codes side by side in a lane: neighbours along the summed dimension.
 pub(super) const QUAD: usize = 4;
@@ -58,13 +63,60 @@ fn mix(row: &mut [f32], block: usize) {
     }
 }
 
-/// One packed matrix: panels of `[k / 4][32][4]` codes, as in [`super::pack`].
+/// Which features of a row are kept in bf16, and how the rest closes up.
+#[derive(Debug)]
+pub(super) struct Split {
+    /// Features of a row.
+    k: usize,
+    /// Features that are kept.
+    kept: Vec<usize>,
+    /// Features from the end of the row, and the places of kept ones that they take.
+    moves: Vec<(usize, usize)>,
+}
+
+impl Split {
+    /// Keeps the features whose byte in `mask` is not 0.
+    fn new(mask: &[u8]) -> Self {
+        let (kept, rest): (Vec<_>, Vec<_>) = (0..mask.len()).partition(|&i| mask[i] != 0);
+        let end = rest.len();
+        let free = kept.iter().copied().filter(|&to| to < end);
+        let moved = rest.iter().copied().filter(|&from| from >= end);
+        Self {
+            k: mask.len(),
+            moves: moved.zip(free).collect(),
+            kept,
+        }
+    }
+
+    /// Returns the number of features that become codes.
+    fn coded(&self) -> usize {
+        self.k - self.kept.len()
+    }
+
+    /// Copies the kept features of `row` to `kept`, and returns the rest, which is moved together.
+    #[inline(always)]
+    fn apply<'a, T: Copy>(&self, row: &'a mut [T], kept: &mut [T]) -> &'a mut [T] {
+        for (to, &from) in kept.iter_mut().zip(&self.kept) {
+            *to = row[from];
+        }
+        for &(from, to) in &self.moves {
+            row[to] = row[from];
+        }
+        &mut row[..self.coded()]
+    }
+}
+
+/// One packed matrix: panels of `[k / 4][32][4]` codes, as in [`super::pack`], and the kept features beside them.
 #[derive(Debug)]
 pub(super) struct PackedInt8 {
     /// Output features.
     pub(super) n: usize,
     /// Quads of the summed dimension, as [`lanes_of`] rounds them up.
     pub(super) units: usize,
+    /// What is in codes, and what in `kept`.
+    pub(super) split: Split,
+    /// The kept features, if there are any.
+    pub(super) kept: Option<Packed<bf16>>,
     codes: Values<i8>,
     /// What one code is worth: `[n]`, padded to whole panels.
     scales: Values<f32>,
@@ -80,56 +132,96 @@ impl PackedInt8 {
         desc: &WeightDesc,
         source: &dyn WeightSource,
     ) -> Result<Self, BackendError> {
-        let units = lanes_of(desc.k, QUAD);
-        let columns = desc.n.next_multiple_of(PANEL);
-        let names = ["codes", "scales", "offsets"].map(|part| format!("{} int8 {part}", desc.name));
-        let found = (
-            file.blob(&names[0], columns * units * QUAD),
-            file.blob(&names[1], columns),
-            file.blob(&names[2], columns),
-        );
-        let (codes, scales, offsets) = match found {
-            (Some(codes), Some(scales), Some(offsets)) => (codes, scales, offsets),
-            _ => {
-                let (codes, scales, offsets) = pack(pool, desc, source)?;
-                file.keep(&names[0], &codes);
-                file.keep(&names[1], &scales);
-                file.keep(&names[2], &offsets);
-                (
-                    Values::Owned(codes),
-                    Values::Owned(scales),
-                    Values::Owned(offsets),
-                )
+        let name = |part| format!("{} int8 {part}", desc.name);
+        let blobs = file.blob(&name("kept features"), desc.k).and_then(|mask| {
+            let split = Split::new(&mask);
+            let columns = desc.n.next_multiple_of(PANEL);
+            let kept = packed_len::<bf16>(desc.n, split.kept.len());
+            Some(Blobs {
+                codes: file.blob(
+                    &name("codes"),
+                    columns * lanes_of(split.coded(), QUAD) * QUAD,
+                )?,
+                scales: file.blob(&name("scales"), columns)?,
+                offsets: file.blob(&name("offsets"), columns)?,
+                kept: file.blob(&name("kept"), kept)?,
+                split,
+            })
+        });
+        let blobs = match blobs {
+            Some(blobs) => blobs,
+            None => {
+                let mut mask = vec![0; desc.k];
+                for &feature in &desc.salient {
+                    mask[feature as usize] = 1;
+                }
+                let blobs = pack(pool, desc, source, Split::new(&mask))?;
+                file.keep(&name("kept features"), &mask);
+                file.keep(&name("codes"), &blobs.codes);
+                file.keep(&name("scales"), &blobs.scales);
+                file.keep(&name("offsets"), &blobs.offsets);
+                file.keep(&name("kept"), &blobs.kept);
+                blobs
             }
         };
+        let kept = blobs.split.kept.len();
         Ok(Self {
             n: desc.n,
-            units,
-            codes,
-            scales,
-            offsets,
+            units: lanes_of(blobs.split.coded(), QUAD),
+            kept: (kept > 0).then(|| Packed::new(desc.n, kept, blobs.kept)),
+            split: blobs.split,
+            codes: blobs.codes,
+            scales: blobs.scales,
+            offsets: blobs.offsets,
         })
+    }
+
+    /// Returns the input features.
+    pub(super) fn features(&self) -> usize {
+        self.split.k
+    }
+
+    /// Returns the number of kept features.
+    pub(super) fn kept_features(&self) -> usize {
+        self.split.kept.len()
     }
 
     /// Returns the bytes that it holds.
     pub(super) fn bytes(&self) -> usize {
-        self.codes.bytes() + self.scales.bytes() + self.offsets.bytes()
+        self.codes.bytes()
+            + self.scales.bytes()
+            + self.offsets.bytes()
+            + self.kept.as_ref().map_or(0, Packed::bytes)
     }
 }
 
-/// Codes, scales and offsets of a whole matrix.
-type Parts = (Aligned<i8>, Aligned<f32>, Aligned<i32>);
+/// The parts of a packed matrix.
+struct Blobs {
+    split: Split,
+    codes: Values<i8>,
+    scales: Values<f32>,
+    offsets: Values<i32>,
+    kept: Values<bf16>,
+}
 
-fn pack(pool: &Pool, desc: &WeightDesc, source: &dyn WeightSource) -> Result<Parts, BackendError> {
+fn pack(
+    pool: &Pool,
+    desc: &WeightDesc,
+    source: &dyn WeightSource,
+    split: Split,
+) -> Result<Blobs, BackendError> {
     let columns = desc.n.next_multiple_of(PANEL);
-    let panel_len = lanes_of(desc.k, QUAD) * PANEL * QUAD;
+    let panel_len = lanes_of(split.coded(), QUAD) * PANEL * QUAD;
+    let kept_panel_len = packed_len::<bf16>(1, split.kept.len());
     let mut codes = Aligned::zeros(columns / PANEL * panel_len, &desc.name)?.on_huge_pages();
     let mut scales = Aligned::zeros(columns, &desc.name)?;
     let mut offsets = Aligned::zeros(columns, &desc.name)?;
-    let (shared_codes, shared_scales, shared_offsets) = (
+    let mut kept = Aligned::zeros(columns / PANEL * kept_panel_len, &desc.name)?.on_huge_pages();
+    let (shared_codes, shared_scales, shared_offsets, shared_kept) = (
         Shared::new(&mut codes),
         Shared::new(&mut scales),
         Shared::new(&mut offsets),
+        Shared::new(&mut kept),
     );
     read_panels(pool, desc, source, |panel, rows| {
         let columns = panel * PANEL..(panel + 1) * PANEL;
@@ -139,14 +231,27 @@ fn pack(pool: &Pool, desc: &WeightDesc, source: &dyn WeightSource) -> Result<Par
         let scales = unsafe { shared_scales.part(columns.clone()) };
         // SAFETY: as above.
         let offsets = unsafe { shared_offsets.part(columns) };
-        let block = block_of(desc.k);
-        mix(rows, block);
-        for (column, row) in rows.chunks_exact(desc.k.max(1)).enumerate() {
+        let kept_panel = panel * kept_panel_len..(panel + 1) * kept_panel_len;
+        // SAFETY: as above.
+        let kept_panel = unsafe { shared_kept.part(kept_panel) };
+        let width = split.kept.len();
+        let mut kept_rows = vec![0.0; rows.len() / desc.k.max(1) * width];
+        let block = block_of(split.coded());
+        for (column, row) in rows.chunks_exact_mut(desc.k.max(1)).enumerate() {
+            let rest = split.apply(row, &mut kept_rows[column * width..][..width]);
+            mix(rest, block);
             // The matrix is symmetric, and its square is `block` times the identity.
-            scales[column] = pack_column(row, column, codes, &mut offsets[column]) / block as f32;
+            scales[column] = pack_column(rest, column, codes, &mut offsets[column]) / block as f32;
         }
+        pack_panel(&kept_rows, width, kept_panel);
     })?;
-    Ok((codes, scales, offsets))
+    Ok(Blobs {
+        split,
+        codes: Values::Owned(codes),
+        scales: Values::Owned(scales),
+        offsets: Values::Owned(offsets),
+        kept: Values::Owned(kept),
+    })
 }
 
 /// Writes the codes of one column of a panel and its offset, and returns its scale.
@@ -180,13 +285,15 @@ pub(super) struct CodedPlane {
     pub(super) stride: usize,
     /// What one code of a row is worth: `[rows]`.
     pub(super) scales: Aligned<f32>,
-    /// Whether the codes are those of the values.
-    pub(super) is_coded: bool,
+    /// The kept features of each row.
+    pub(super) kept: Plane<bf16>,
+    /// For whose features codes were made of the values, which are gone since then.
+    pub(super) coded_for: Option<Weight>,
 }
 
 impl CodedPlane {
-    /// Makes a plane of zeros.
-    pub(super) fn zeros(rows: usize, cols: usize) -> Result<Self, BackendError> {
+    /// Makes a plane of zeros for products with weights that keep `kept` of `cols` features.
+    pub(super) fn zeros(rows: usize, cols: usize, kept: usize) -> Result<Self, BackendError> {
         let stride = lanes_of(cols, QUAD) * QUAD;
         let rows = rows.next_multiple_of(ROWS);
         Ok(Self {
@@ -194,20 +301,28 @@ impl CodedPlane {
             codes: Aligned::zeros(rows.saturating_mul(stride), "activations")?,
             stride,
             scales: Aligned::zeros(rows, "activations")?,
-            is_coded: false,
+            kept: Plane::zeros(rows, kept)?,
+            coded_for: None,
         })
     }
 
     /// Returns the bytes that it holds.
     pub(super) fn bytes(&self) -> usize {
-        self.values.values.bytes() + self.codes.bytes() + self.scales.bytes()
+        self.values.values.bytes()
+            + self.codes.bytes()
+            + self.scales.bytes()
+            + self.kept.values.bytes()
     }
 }
 
 /// Makes the codes of one row.
 pub(super) struct EncodeRow<'a> {
-    /// The values; they are left mixed.
+    /// Which of its features become codes.
+    pub(super) split: &'a Split,
+    /// The values; they are left moved and mixed.
     pub(super) values: &'a mut [bf16],
+    /// Gets the kept ones.
+    pub(super) kept: &'a mut [bf16],
     /// As long as `values`, or longer: the rest is not touched.
     pub(super) codes: &'a mut [u8],
     /// What one code is worth.
@@ -219,10 +334,11 @@ impl Kernel for EncodeRow<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let block = block_of(self.values.len());
+        let values = self.split.apply(self.values, self.kept);
+        let block = block_of(values.len());
         let greatest = match block {
-            BLOCK_MAX => mix_blocks(s, self.values),
-            _ => mix_plain(self.values, block),
+            BLOCK_MAX => mix_blocks(s, values),
+            _ => mix_plain(values, block),
         };
         *self.scale = greatest / CODE_MAX;
         let inverse = if greatest > 0.0 {
@@ -230,15 +346,15 @@ impl Kernel for EncodeRow<'_> {
         } else {
             0.0
         };
-        let whole = self.values.len() / S::LANES * S::LANES;
+        let whole = values.len() / S::LANES * S::LANES;
         let factor = s.splat(inverse);
         let mut at = 0;
         while at < whole {
-            let x = s.mul(s.load_bf16(&self.values[at..]), factor);
+            let x = s.mul(s.load_bf16(&values[at..]), factor);
             s.store_codes(x, &mut self.codes[at..]);
             at += S::LANES;
         }
-        for (code, x) in self.codes[whole..].iter_mut().zip(&self.values[whole..]) {
+        for (code, x) in self.codes[whole..].iter_mut().zip(&values[whole..]) {
             *code = ((x.to_f32() * inverse).round_ties_even() as i32 + CODE_ZERO) as u8;
         }
     }
@@ -318,13 +434,41 @@ pub(super) struct Int8Factors<'a> {
     pub(super) stride: usize,
     /// `[rows]`.
     pub(super) scales: &'a [f32],
+    /// `[rows, kept_stride]`, the kept features.
+    pub(super) kept: &'a [bf16],
+    /// Values from row to row of `kept`.
+    pub(super) kept_stride: usize,
     /// The matrix.
     pub(super) weight: &'a PackedInt8,
 }
 
+impl Int8Factors<'_> {
+    /// Writes the product of the kept features to `tile`, zeros if there are none.
+    #[inline(always)]
+    fn multiply_kept<S: Simd, const M: usize>(
+        &self,
+        s: S,
+        row: usize,
+        panel: usize,
+        tile: &mut Tile<M>,
+        part: (usize, usize),
+    ) {
+        let Some(weight) = &self.weight.kept else {
+            *tile = [[0.0; PANEL]; M];
+            return;
+        };
+        let kept = FloatFactors {
+            x: self.kept,
+            stride: self.kept_stride,
+            weight,
+        };
+        kept.multiply(s, row, panel, tile, part);
+    }
+}
+
 impl Factors for Int8Factors<'_> {
     const HAS_INT8: bool = true;
-    const HAS_BF16: bool = false;
+    const HAS_BF16: bool = true;
     const HAS_TILES: bool = true;
 
     fn n(&self) -> usize {
@@ -338,6 +482,7 @@ impl Factors for Int8Factors<'_> {
         row: usize,
         panel: usize,
         tile: &mut Tile<M>,
+        spare: &mut Tile<M>,
         part: (usize, usize),
     ) {
         let units = self.weight.units;
@@ -350,19 +495,10 @@ impl Factors for Int8Factors<'_> {
             x.len() >= (M - 1) * self.stride + units * QUAD,
             "all rows of the tile lie in x"
         );
+        self.multiply_kept(s, row, panel, tile, part);
         if S::HAS_TILES {
             let first = offsets.try_into().expect("a panel has an offset a column");
-            s.multiply_codes(x, self.stride, codes, first, tile, part);
-            for (r, values) in tile.iter_mut().enumerate() {
-                let row_scale = s.splat(self.scales[row + r]);
-                let mut column = 0;
-                while column < PANEL {
-                    let sum = s.int_to_f32(s.bits(s.load(&values[column..])));
-                    let scaled = s.mul(s.mul(sum, row_scale), s.load(&scales[column..]));
-                    s.store(scaled, &mut values[column..]);
-                    column += S::LANES;
-                }
-            }
+            s.multiply_codes(x, self.stride, codes, first, spare, part);
             return;
         }
         let mut column = 0;
@@ -387,12 +523,41 @@ impl Factors for Int8Factors<'_> {
             let second_scale = s.load(&scales[column + S::LANES..]);
             for (r, (values, sums)) in tile.iter_mut().zip(&sums).enumerate() {
                 let row_scale = s.splat(self.scales[row + r]);
-                let first = s.mul(s.mul(s.int_to_f32(sums[0]), row_scale), first_scale);
-                let second = s.mul(s.mul(s.int_to_f32(sums[1]), row_scale), second_scale);
-                s.store(first, &mut values[column..]);
-                s.store(second, &mut values[column + S::LANES..]);
+                for (sum, scale, column) in [
+                    (sums[0], first_scale, column),
+                    (sums[1], second_scale, column + S::LANES),
+                ] {
+                    let scale = s.mul(row_scale, scale);
+                    let kept = s.load(&values[column..]);
+                    s.store(s.fma(s.int_to_f32(sum), scale, kept), &mut values[column..]);
+                }
             }
             column += 2 * S::LANES;
+        }
+    }
+
+    /// A tile of codes has the sums of codes in `spare`; what is in no tile is settled already.
+    #[inline(always)]
+    fn settle<S: Simd>(
+        &self,
+        s: S,
+        row: usize,
+        panel: usize,
+        values: &mut [f32; PANEL],
+        spare: &[f32; PANEL],
+    ) {
+        if !S::HAS_TILES {
+            return;
+        }
+        let scales = &self.weight.scales[panel * PANEL..][..PANEL];
+        let row_scale = s.splat(self.scales[row]);
+        let mut column = 0;
+        while column < PANEL {
+            let sum = s.int_to_f32(s.bits(s.load(&spare[column..])));
+            let scale = s.mul(row_scale, s.load(&scales[column..]));
+            let value = s.fma(sum, scale, s.load(&values[column..]));
+            s.store(value, &mut values[column..]);
+            column += S::LANES;
         }
     }
 }
@@ -407,7 +572,9 @@ mod tests {
         let mut codes = vec![0; row.len()];
         let mut scale = 0.0;
         isa.run(EncodeRow {
+            split: &Split::new(&vec![0; row.len()]),
             values: &mut values,
+            kept: &mut [],
             codes: &mut codes,
             scale: &mut scale,
         });
@@ -417,6 +584,29 @@ mod tests {
     fn row(len: usize) -> Vec<f32> {
         let value = |i: usize| ((i * 37 % 101) as f32 - 50.0) / 16.0;
         (0..len).map(value).collect()
+    }
+
+    #[test]
+    fn kept_features_leave_and_the_rest_moves_together() {
+        for kept in [
+            vec![],
+            vec![0],
+            vec![9],
+            vec![1, 8, 9],
+            vec![0, 1, 2],
+            (0..10).collect(),
+        ] {
+            let mask: Vec<u8> = (0..10).map(|i| u8::from(kept.contains(&i))).collect();
+            let split = Split::new(&mask);
+            let mut row: Vec<usize> = (0..10).collect();
+            let mut apart = vec![0; kept.len()];
+            let mut rest = split.apply(&mut row, &mut apart).to_vec();
+            rest.sort_unstable();
+            assert_eq!(apart, kept);
+            let others: Vec<usize> = (0..10).filter(|i| !kept.contains(i)).collect();
+            assert_eq!(rest, others, "{kept:?}");
+            assert_eq!(split.coded(), others.len());
+        }
     }
 
     #[test]

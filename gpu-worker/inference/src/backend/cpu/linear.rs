@@ -40,7 +40,8 @@ pub(super) trait Factors: Copy + Sync {
     /// Returns the columns of the product.
     fn n(&self) -> usize;
 
-    /// `tile[r][c] = sum over k of x[row + r][k] * weight[panel * 32 + c][k]`, for `M` rows.
+    /// Makes `tile[r][c] = sum over k of x[row + r][k] * weight[panel * 32 + c][k]`, for `M` rows, once
+    /// [`Factors::settle`] has been called for each.
     ///
     /// The value of a row does not depend on `M`. `part` is as for [`Simd::multiply_codes`].
     fn multiply<S: Simd, const M: usize>(
@@ -49,7 +50,18 @@ pub(super) trait Factors: Copy + Sync {
         row: usize,
         panel: usize,
         tile: &mut Tile<M>,
+        spare: &mut Tile<M>,
         part: (usize, usize),
+    );
+
+    /// Ends what [`Factors::multiply`] has begun, for one row of its tile.
+    fn settle<S: Simd>(
+        &self,
+        s: S,
+        row: usize,
+        panel: usize,
+        values: &mut [f32; PANEL],
+        spare: &[f32; PANEL],
     );
 }
 
@@ -62,6 +74,27 @@ pub(super) struct FloatFactors<'a, E> {
     pub(super) stride: usize,
     /// The matrix.
     pub(super) weight: &'a Packed<E>,
+}
+
+impl<E: Element> FloatFactors<'_, E> {
+    /// As [`Factors::multiply`], which needs no room.
+    #[inline(always)]
+    pub(super) fn multiply<S: Simd, const M: usize>(
+        &self,
+        s: S,
+        row: usize,
+        panel: usize,
+        tile: &mut Tile<M>,
+        part: (usize, usize),
+    ) {
+        let x = &self.x[row * self.stride..];
+        if S::HAS_TILES {
+            let panel = E::bf16s(self.weight.panel(panel));
+            s.multiply_pairs(E::bf16s(x), self.stride, panel, tile, part);
+        } else {
+            multiply(s, x, self.stride, self.weight.panel(panel), tile);
+        }
+    }
 }
 
 impl<E: Element> Factors for FloatFactors<'_, E> {
@@ -80,15 +113,21 @@ impl<E: Element> Factors for FloatFactors<'_, E> {
         row: usize,
         panel: usize,
         tile: &mut Tile<M>,
+        _spare: &mut Tile<M>,
         part: (usize, usize),
     ) {
-        let x = &self.x[row * self.stride..];
-        if S::HAS_TILES {
-            let panel = E::bf16s(self.weight.panel(panel));
-            s.multiply_pairs(E::bf16s(x), self.stride, panel, tile, part);
-        } else {
-            multiply(s, x, self.stride, self.weight.panel(panel), tile);
-        }
+        FloatFactors::multiply(self, s, row, panel, tile, part);
+    }
+
+    #[inline(always)]
+    fn settle<S: Simd>(
+        &self,
+        _s: S,
+        _row: usize,
+        _panel: usize,
+        _values: &mut [f32; PANEL],
+        _spare: &[f32; PANEL],
+    ) {
     }
 }
 
@@ -173,8 +212,13 @@ impl Cut {
     }
 }
 
-/// Computes a product on all threads.
-pub(super) fn run<F: Factors>(isa: Isa, pool: &Pool, product: Product<'_, F>) {
+/// Computes a product on all threads. Each has its own of `rooms`.
+pub(super) fn run<F: Factors>(
+    isa: Isa,
+    pool: &Pool,
+    rooms: &[Mutex<Room>],
+    product: Product<'_, F>,
+) {
     let columns = product.columns();
     assert_eq!(
         columns, product.out.cols,
@@ -200,6 +244,7 @@ pub(super) fn run<F: Factors>(isa: Isa, pool: &Pool, product: Product<'_, F>) {
             column: panel * PANEL,
             rows,
             winners: winners.as_deref_mut(),
+            room: &mut lock(&rooms[worker]),
         });
     });
 }
@@ -214,6 +259,35 @@ impl<F: Factors> Product<'_, F> {
             }
         }
     }
+
+    /// Multiplies `M` rows with the panel that begins at `column`.
+    #[inline(always)]
+    fn multiply<S: Simd, const M: usize>(
+        &self,
+        s: S,
+        row: usize,
+        column: usize,
+        half: &mut Half,
+        part: (usize, usize),
+    ) {
+        let (tile, spare) = (rows_of::<M>(&mut half.tile), rows_of(&mut half.spare));
+        let panel = column / PANEL;
+        self.factors.multiply(s, row, panel, tile, spare, part);
+    }
+
+    /// Ends the product of row `row`, which is `r` in the tile, and adds the bias.
+    #[inline(always)]
+    fn settle<S: Simd>(&self, s: S, row: usize, column: usize, half: &mut Half, r: usize) {
+        let values = &mut half.tile[r];
+        self.factors
+            .settle(s, row, column / PANEL, values, &half.spare[r]);
+        if let Some(bias) = self.bias {
+            let bias = &bias[column..bias.len().min(column + PANEL)];
+            for (value, bias) in values.iter_mut().zip(bias) {
+                *value += bias;
+            }
+        }
+    }
 }
 
 /// One task: output columns `column..column + 32` of `rows`.
@@ -222,6 +296,7 @@ struct Tiles<'a, F> {
     column: usize,
     rows: Range<usize>,
     winners: Option<&'a mut Winners>,
+    room: &'a mut Room,
 }
 
 impl<F: Factors> Kernel for Tiles<'_, F> {
@@ -231,44 +306,68 @@ impl<F: Factors> Kernel for Tiles<'_, F> {
 
     #[inline(always)]
     fn run<S: Simd>(mut self, s: S) {
-        let mut room = Room {
-            tile: [[0.0; PANEL]; ROWS],
-            up: [[0.0; PANEL]; ROWS],
-        };
         let mut row = self.rows.start;
+        // The tile that is multiplied and not finished, and where it is.
+        let mut open: Option<(Range<usize>, usize)> = None;
+        let mut half = 0;
         while row < self.rows.end {
             let left = self.rows.end - row;
             let height = if S::HAS_TILES && left > ROWS / 2 {
-                self.tile::<S, ROWS>(s, row, &mut room)
+                self.tile::<S, ROWS>(s, row, half)
             } else if S::HAS_TILES {
-                self.tile::<S, { ROWS / 2 }>(s, row, &mut room)
+                self.tile::<S, { ROWS / 2 }>(s, row, half)
             } else if S::ROWS >= 12 && left >= 12 {
-                self.tile::<S, 12>(s, row, &mut room)
+                self.tile::<S, 12>(s, row, half)
             } else if S::ROWS >= 8 && left >= 8 {
-                self.tile::<S, 8>(s, row, &mut room)
+                self.tile::<S, 8>(s, row, half)
             } else if S::ROWS >= 4 && left >= 4 {
-                self.tile::<S, 4>(s, row, &mut room)
+                self.tile::<S, 4>(s, row, half)
             } else if left >= 2 {
-                self.tile::<S, 2>(s, row, &mut room)
+                self.tile::<S, 2>(s, row, half)
             } else {
-                self.tile::<S, 1>(s, row, &mut room)
+                self.tile::<S, 1>(s, row, half)
             };
             // A tile of a matrix unit may reach beyond the rows that there are.
-            for r in 0..height.min(left) {
-                if let Epilogue::Gated(act) = self.product.epilogue {
-                    gate_row(s, act, &mut room.tile[r], &room.up[r]);
-                }
-                self.finish(s, row + r, &mut room.tile[r]);
+            let mut done = Some((row..row + height.min(left), half));
+            if S::HAS_TILES && !self.is_gated() {
+                // The unit multiplies while the tile before is finished.
+                std::mem::swap(&mut open, &mut done);
+                half = 1 - half;
+            }
+            if let Some((rows, half)) = done {
+                self.finish(s, rows, half);
             }
             row += height;
+        }
+        if let Some((rows, half)) = open {
+            self.finish(s, rows, half);
         }
     }
 }
 
-/// Room for a tile and for what gates it: made once a task, since zeros for a matrix unit's tiles take time.
-struct Room {
+/// What is made of the columns of one panel.
+#[derive(Debug)]
+struct Half {
     tile: Tile<ROWS>,
-    up: Tile<ROWS>,
+    /// As for [`Factors::multiply`].
+    spare: Tile<ROWS>,
+}
+
+impl Default for Half {
+    fn default() -> Self {
+        Self {
+            tile: [[0.0; PANEL]; ROWS],
+            spare: [[0.0; PANEL]; ROWS],
+        }
+    }
+}
+
+/// Room for two tiles: one and what gates it, or one and the next.
+#[derive(Debug, Default)]
+pub(super) struct Room {
+    halves: [Half; 2],
+    /// What is made of the columns of a panel that are not those of the tile.
+    beside: Half,
 }
 
 /// Returns the first `M` rows.
@@ -278,64 +377,90 @@ fn rows_of<const M: usize>(tile: &mut Tile<ROWS>) -> &mut Tile<M> {
 }
 
 impl<F: Factors> Tiles<'_, F> {
-    /// Multiplies `M` rows from `row` on, and for what gates them; returns `M`.
     #[inline(always)]
-    fn tile<S: Simd, const M: usize>(&self, s: S, row: usize, room: &mut Room) -> usize {
-        self.multiply::<S, M>(s, row, self.column, rows_of(&mut room.tile));
-        if let Epilogue::Gated(_) = self.product.epilogue {
-            self.up_half::<S, M>(s, row, rows_of(&mut room.up));
+    fn is_gated(&self) -> bool {
+        matches!(self.product.epilogue, Epilogue::Gated(_))
+    }
+
+    /// Multiplies `M` rows from `row` on, into `half`, and for what gates them into the second; returns `M`.
+    #[inline(always)]
+    fn tile<S: Simd, const M: usize>(&mut self, s: S, row: usize, half: usize) -> usize {
+        let part = self.part(row);
+        let half = &mut self.room.halves[half];
+        self.product
+            .multiply::<S, M>(s, row, self.column, half, part);
+        if self.is_gated() {
+            self.up_half::<S, M>(s, row);
         }
         M
     }
 
-    /// Computes the columns `n / 2 + column..` of the product, whose first may lie inside a panel.
+    /// Returns the first column of the second half of the product, and how far it lies inside its panel.
     #[inline(always)]
-    fn up_half<S: Simd, const M: usize>(&self, s: S, row: usize, up: &mut Tile<M>) {
+    fn up_column(&self) -> (usize, usize) {
         let first = self.product.factors.n() / 2 + self.column;
-        let offset = first % PANEL;
-        self.multiply(s, row, first - offset, up);
+        (first, first % PANEL)
+    }
+
+    /// Multiplies `M` rows for the columns `n / 2 + column..` of the product.
+    #[inline(always)]
+    fn up_half<S: Simd, const M: usize>(&mut self, s: S, row: usize) {
+        let (first, offset) = self.up_column();
+        let part = self.part(row);
+        let (product, room) = (&self.product, &mut *self.room);
+        let (up, beside) = (&mut room.halves[1], &mut room.beside);
+        let panel = first - offset;
+        product.multiply::<S, M>(s, row, panel, up, part);
         if offset == 0 {
             return;
         }
-        let mut next = [[0.0; PANEL]; M];
-        if first - offset + PANEL < self.product.factors.n() {
-            self.multiply(s, row, first - offset + PANEL, &mut next);
+        let has_next = panel + PANEL < product.factors.n();
+        if has_next {
+            product.multiply::<S, M>(s, row, panel + PANEL, beside, part);
         }
-        for (up, next) in up.iter_mut().zip(&next) {
-            up.copy_within(offset.., 0);
-            up[PANEL - offset..].copy_from_slice(&next[..offset]);
-        }
-    }
-
-    /// Multiplies `M` rows with the panel that begins at `column`, and adds the bias.
-    #[inline(always)]
-    fn multiply<S: Simd, const M: usize>(
-        &self,
-        s: S,
-        row: usize,
-        column: usize,
-        tile: &mut Tile<M>,
-    ) {
-        let product = &self.product;
-        // A thread's next task is mostly the next panel.
-        let part = (
-            (row - self.rows.start) / ROWS,
-            self.rows.len().div_ceil(ROWS),
-        );
-        product.factors.multiply(s, row, column / PANEL, tile, part);
-        if let Some(bias) = product.bias {
-            let bias = &bias[column..bias.len().min(column + PANEL)];
-            for values in tile {
-                for (value, bias) in values.iter_mut().zip(bias) {
-                    *value += bias;
-                }
+        for r in 0..M.min(self.rows.end - row) {
+            product.settle(s, row + r, panel, up, r);
+            if has_next {
+                product.settle(s, row + r, panel + PANEL, beside, r);
             }
+            up.tile[r].copy_within(offset.., 0);
+            up.tile[r][PANEL - offset..].copy_from_slice(&beside.tile[r][..offset]);
         }
     }
 
-    /// Applies the rest of the epilogue to one row of a tile, and stores it.
+    /// Returns which of the task's tiles begins at `row`, and how many there are: its thread's next task is mostly
+    /// the next panel.
     #[inline(always)]
-    fn finish<S: Simd>(&mut self, s: S, row: usize, values: &mut [f32; PANEL]) {
+    fn part(&self, row: usize) -> (usize, usize) {
+        let tile = (row - self.rows.start) / ROWS;
+        (tile, self.rows.len().div_ceil(ROWS))
+    }
+
+    /// Finishes the tile of `rows` in `half`, and stores it.
+    #[inline(always)]
+    fn finish<S: Simd>(&mut self, s: S, rows: Range<usize>, half: usize) {
+        let (up_column, up_offset) = self.up_column();
+        for (r, row) in rows.enumerate() {
+            let [first, second] = &mut self.room.halves;
+            if let Epilogue::Gated(act) = self.product.epilogue {
+                self.product.settle(s, row, self.column, first, r);
+                // Else it is settled.
+                if up_offset == 0 {
+                    self.product.settle(s, row, up_column, second, r);
+                }
+                gate_row(s, act, &mut first.tile[r], &second.tile[r]);
+            } else {
+                let half = if half == 0 { first } else { second };
+                self.product.settle(s, row, self.column, half, r);
+            }
+            self.finish_row(s, row, half, r);
+        }
+    }
+
+    /// Applies the rest of the epilogue to row `r` of the tile, and stores it as `row`.
+    #[inline(always)]
+    fn finish_row<S: Simd>(&mut self, s: S, row: usize, half: usize, r: usize) {
+        let values = &mut self.room.halves[half].tile[r];
         let out = &self.product.out;
         let width = PANEL.min(out.cols - self.column);
         match self.product.epilogue {

@@ -7,7 +7,7 @@ use half::bf16;
 use super::element::Element;
 use super::int8::{CodedPlane, PackedInt8, QUAD};
 use super::kv::{BlockShape, Cache, Pages};
-use super::pack::{Packed, ROWS};
+use super::pack::{Packed, ROWS, lanes_of};
 use super::packed_file::Plain;
 use super::storage::{Aligned, Buffer, Plane};
 use super::{CpuBackend, Stored, attention, unsupported};
@@ -79,8 +79,12 @@ impl CpuBackend {
             Stored::F32(packed) => reserve(&mut scratch.logit_rows_f32, packed.units * rows),
             Stored::Bf16(packed) => reserve(&mut scratch.logit_rows_bf16, 2 * packed.units * rows),
             Stored::Int8(matrix) | Stored::TiedInt8 { matrix, .. } => {
+                let kept = lanes_of(matrix.kept_features(), bf16::PACK) * bf16::PACK;
+                reserve(&mut scratch.logit_rows_bf16, kept * rows)?;
                 reserve(&mut scratch.logit_row_scales, rows)?;
-                reserve(&mut scratch.logit_row_codes, QUAD * matrix.units * rows)
+                // Rows lie as far apart as if all features were codes.
+                let stride = lanes_of(matrix.features(), QUAD) * QUAD;
+                reserve(&mut scratch.logit_row_codes, stride * rows)
             }
             Stored::Vector(_) => Ok(()),
         }
@@ -102,8 +106,8 @@ impl CpuBackend {
             }
             Role::InputOf(weight) => match self.weights[weight.0 as usize] {
                 Stored::Bf16(_) => Buffer::Bf16(Plane::zeros(rows, cols)?),
-                Stored::Int8(_) | Stored::TiedInt8 { .. } => {
-                    Buffer::Int8(CodedPlane::zeros(rows, cols)?)
+                Stored::Int8(ref matrix) | Stored::TiedInt8 { ref matrix, .. } => {
+                    Buffer::Int8(CodedPlane::zeros(rows, cols, matrix.kept_features())?)
                 }
                 Stored::F32(_) | Stored::Vector(_) => Buffer::F32(Plane::zeros(rows, cols)?),
             },

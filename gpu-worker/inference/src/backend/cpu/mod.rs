@@ -39,6 +39,7 @@ pub use pool::available_threads;
 use self::element::Element;
 use self::int8::PackedInt8;
 use self::kv::Cache;
+use self::linear::Room;
 use self::pack::Packed;
 use self::packed_file::PackedFile;
 use self::pool::Pool;
@@ -54,7 +55,7 @@ use super::{
 };
 
 /// Raised whenever a kernel's results change in a bit: fingerprints name it.
-const KERNELS: u32 = 3;
+const KERNELS: u32 = 4;
 
 /// Settings of a [`CpuBackend`].
 #[derive(Debug, Clone)]
@@ -82,10 +83,14 @@ pub struct CpuBackend {
     ropes: Vec<Rotations>,
     bufs: Vec<Buffer>,
     cache: Option<Cache>,
+    /// For the tiles of products, one for each thread.
+    rooms: Vec<Mutex<Room>>,
     scratch: Scratch,
     state: StepState,
     /// The buffer of logits.
     logits: Option<Buf>,
+    /// For each weight, what rows that it multiplied were made of: [`CpuBackend::watch_inputs`].
+    watch: Option<Vec<Watched>>,
     /// The step's output layer, until it is known what its rows are for.
     output_layer: Option<Linear>,
 }
@@ -108,6 +113,26 @@ enum Stored {
     },
     /// A gain or a bias.
     Vector(Vec<f32>),
+}
+
+/// What rows were made of that a weight multiplied.
+#[derive(Debug, Default)]
+struct Watched {
+    /// For each feature, the sum over rows of its share of the row's energy.
+    energies: Vec<f32>,
+}
+
+impl Watched {
+    fn see(&mut self, row: &[bf16]) {
+        self.energies.resize(row.len(), 0.0);
+        let energy = |x: &bf16| x.to_f32() * x.to_f32();
+        let sum: f32 = row.iter().map(energy).sum();
+        if sum > 0.0 && sum.is_finite() {
+            for (total, x) in self.energies.iter_mut().zip(row) {
+                *total += energy(x) / sum;
+            }
+        }
+    }
 }
 
 /// Working memory, made at load. Each thread locks its own entry: the locks are never contended.
@@ -164,6 +189,9 @@ impl CpuBackend {
             ropes: Vec::new(),
             bufs: Vec::new(),
             cache: None,
+            rooms: (0..config.threads.max(1))
+                .map(|_| Mutex::default())
+                .collect(),
             scratch: Scratch {
                 schedule: attention::Schedule::with_rows(rows),
                 samples: (0..rows).map(|_| Mutex::default()).collect(),
@@ -176,6 +204,7 @@ impl CpuBackend {
             },
             state: StepState::with_rows(rows),
             logits: None,
+            watch: None,
             output_layer: None,
         })
     }
@@ -208,6 +237,7 @@ impl CpuBackend {
             + attention_bytes(&scratch.attention_bf16)
             + scratch.sample_runs.capacity() * size_of::<usize>()
             + scratch.picked.capacity()
+            + self.rooms.capacity() * size_of::<Mutex<Room>>()
             + scratch
                 .winners
                 .iter()
@@ -229,6 +259,18 @@ impl CpuBackend {
     /// If the buffer has another type, or no such row.
     pub fn f32_row(&self, buf: Buf, row: usize) -> &[f32] {
         self.bufs[buf.0 as usize].f32().row(row)
+    }
+
+    /// Watches the inputs of int8 products from now on, which takes time and memory. For measurements.
+    pub fn watch_inputs(&mut self) {
+        self.watch = Some(self.weights.iter().map(|_| Watched::default()).collect());
+    }
+
+    /// Returns each feature's share of the energy of a row, on average over the rows that `weight` has multiplied
+    /// since [`CpuBackend::watch_inputs`], times their number; none if it is not of int8 products.
+    pub fn input_energies(&self, weight: Weight) -> Option<Vec<f32>> {
+        let watched = self.watch.as_ref()?.get(weight.0 as usize)?;
+        (!watched.energies.is_empty()).then(|| watched.energies.clone())
     }
 
     fn vector(&self, weight: Weight) -> &[f32] {

@@ -63,6 +63,11 @@ pub(super) fn read_panels(
     }
 }
 
+/// Returns the values of the panels of a matrix of `n` rows of `k` values.
+pub(super) fn packed_len<E: Element>(n: usize, k: usize) -> usize {
+    n.div_ceil(PANEL) * lanes_of(k, E::PACK) * PANEL * E::PACK
+}
+
 /// One packed matrix.
 #[derive(Debug)]
 pub(super) struct Packed<E> {
@@ -83,9 +88,8 @@ impl<E: Element> Packed<E> {
         source: &dyn WeightSource,
     ) -> Result<Self, BackendError> {
         let (n, k) = (desc.n, desc.k);
-        let units = lanes_of(k, E::PACK);
-        let panel_len = units * PANEL * E::PACK;
-        let len = n.div_ceil(PANEL) * panel_len;
+        let panel_len = packed_len::<E>(1, k);
+        let len = packed_len::<E>(n, k);
         let name = format!("{} {}", desc.name, E::NAME);
         let values = match file.blob(&name, len) {
             Some(values) => values,
@@ -101,12 +105,23 @@ impl<E: Element> Packed<E> {
                 Values::Owned(values)
             }
         };
-        Ok(Self {
+        Ok(Self::new(n, k, values))
+    }
+
+    /// Makes a matrix of `n` rows of `k` values out of whole panels.
+    pub(super) fn new(n: usize, k: usize, values: Values<E>) -> Self {
+        let units = lanes_of(k, E::PACK);
+        assert_eq!(
+            values.len(),
+            packed_len::<E>(n, k),
+            "the panels hold the matrix"
+        );
+        Self {
             n,
             units,
             k,
             values,
-        })
+        }
     }
 
     /// Returns one panel.
@@ -138,7 +153,7 @@ impl<E: Element> Packed<E> {
 }
 
 /// Packs rows of `k` values, the columns of one panel.
-fn pack_panel<E: Element>(rows: &[f32], k: usize, out: &mut [E]) {
+pub(super) fn pack_panel<E: Element>(rows: &[f32], k: usize, out: &mut [E]) {
     for (column, row) in rows.chunks_exact(k.max(1)).enumerate() {
         for (i, &x) in row.iter().enumerate() {
             out[(i / E::PACK * PANEL + column) * E::PACK + i % E::PACK] = E::from_f32(x);

@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use super::storage::Aligned;
 
 /// Ends every file; another layout of panels gets another mark.
-const MARK: [u8; 8] = *b"NSPACK-2";
+const MARK: [u8; 8] = *b"NSPACK-3";
 
 /// Blobs begin at multiples of this: a page of memory, and so any number is aligned.
 const ALIGNMENT: u64 = 4096;

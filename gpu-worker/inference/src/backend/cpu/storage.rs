@@ -176,7 +176,7 @@ impl Buffer {
             }
             Buffer::Bf16(plane) => plane,
             Buffer::Int8(coded) => {
-                coded.is_coded = false;
+                coded.coded_for = None;
                 &mut coded.values
             }
         };

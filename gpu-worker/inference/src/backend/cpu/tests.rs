@@ -51,6 +51,7 @@ fn desc() -> WeightDesc {
         used_as: WeightUse::Linear,
         recipe: Recipe::F32,
         shard: Shard::Whole,
+        salient: Vec::new(),
     }
 }
 

@@ -37,6 +37,7 @@ fn weight(backend: &mut ScalarBackend, experts: usize, cols: usize, values: &[f3
         used_as: WeightUse::Linear,
         recipe: Recipe::F32,
         shard: Shard::Whole,
+        salient: Vec::new(),
     };
     backend
         .weight(&desc, &Values { cols, values })

@@ -1,7 +1,7 @@
 //! What a task keeps of its pairs, and how a block of tokens is added to it.
 //!
 //! A tile of `M` pairs gets its scores from sums in registers, then its weights (an online softmax in powers of
-//! two, one rescale a block), then its weighted values, again in registers.
+//! two, at most one rescale a block), then its weighted values, again in registers.
 //!
 //! The bits of a pair are a function of its query and of what it sees: hidden tokens weigh exactly 0, pages
 //! that a tile leaves out would have, and each lane has its own sum in ascending order whatever `M` is.
@@ -21,9 +21,14 @@ use crate::backend::cpu::simd::{Simd, prefetch};
 use crate::backend::cpu::storage::Aligned;
 use crate::backend::state::HOST_PAGE_TOKENS;
 
-/// The score of a hidden token, and the greatest score before the first block: so low that its weight is
+/// The score of a hidden token, and the reference before the first block: so low that its weight is
 /// exactly 0 beside any score of a number, and not so low that a difference of two is no number.
 const HIDDEN: f32 = -1e30;
+
+/// How far above the reference a score may be before it becomes the reference, in powers of two: weights are then up
+/// to 256, and the sums so far mostly need not shrink.
+/// Source: Dao et al. 2025, FlashAttention-4, rescaling with a threshold.
+const HEADROOM: f32 = 8.0;
 
 /// The offsets of a block's tokens.
 static OFFSETS: Row<f32> = {
@@ -66,8 +71,8 @@ pub(super) struct Pairs<E> {
     pub(super) sums: Aligned<f32>,
     /// Sums of weights, lane by lane: `[PAIRS, LANES_MAX]`.
     totals: Aligned<f32>,
-    /// Greatest scores.
-    pub(super) max: [f32; PAIRS],
+    /// The score that a pair's weights are relative to: its greatest so far, or at most [`HEADROOM`] below.
+    pub(super) reference: [f32; PAIRS],
     /// Positions that each pair sees: the first, and the one after the last.
     pub(super) seen: [(usize, usize); PAIRS],
     /// Of the tile in work.
@@ -91,7 +96,7 @@ impl<E: Element> Pairs<E> {
             queries: Aligned::zeros(PAIRS * shape.dk, what)?,
             sums: Aligned::zeros(PAIRS * shape.dv, what)?,
             totals: Aligned::zeros(PAIRS * LANES_MAX, what)?,
-            max: [HIDDEN; PAIRS],
+            reference: [HIDDEN; PAIRS],
             seen: [(0, 0); PAIRS],
             scores: [Row([0.0; BLOCK]); TILE],
             weights: [Row([E::default(); BLOCK]); TILE],
@@ -135,7 +140,7 @@ impl<E: Element> Pairs<E> {
         }
         self.sums[pair * self.shape.dv..][..self.shape.dv].fill(0.0);
         self.totals[pair * LANES_MAX..][..LANES_MAX].fill(0.0);
-        self.max[pair] = HIDDEN;
+        self.reference[pair] = HIDDEN;
         self.seen[pair] = (seen.start, seen.end);
     }
 
@@ -209,12 +214,13 @@ impl<E: Element> Pairs<E> {
         if let Some(cap) = softcap {
             self.cap(s, tile.len(), keys.len() * HOST_PAGE_TOKENS, cap);
         }
-        self.weigh(s, tile.clone(), start, keys.len() * HOST_PAGE_TOKENS);
+        let shrinks = self.weigh(s, tile.clone(), start, keys.len() * HOST_PAGE_TOKENS);
         let sums = &mut self.sums[tile.start * self.shape.dv..tile.end * self.shape.dv];
         let weights = Weights {
             rows: &self.weights,
             units: tokens.div_ceil(E::PACK),
             shrink: &self.shrink,
+            shrinks,
         };
         ahead.values.into_iter().for_each(prefetch);
         match tile.len() {
@@ -244,9 +250,11 @@ impl<E: Element> Pairs<E> {
         }
     }
 
-    /// Turns the scores of a tile with `tokens` tokens from position `start` on into weights.
+    /// Turns the scores of a tile with `tokens` tokens from position `start` on into weights. Returns whether any sums
+    /// so far shrink.
     #[inline(always)]
-    fn weigh<S: Simd>(&mut self, s: S, tile: Range<usize>, start: usize, tokens: usize) {
+    fn weigh<S: Simd>(&mut self, s: S, tile: Range<usize>, start: usize, tokens: usize) -> bool {
+        let mut shrinks = false;
         for (row, pair) in tile.clone().enumerate() {
             let Row(scores) = &mut self.scores[row];
             let (first, end) = self.seen[pair];
@@ -262,21 +270,29 @@ impl<E: Element> Pairs<E> {
                 at += S::LANES;
             }
             let greatest = s.greatest(greatest);
-            let before = self.max[pair];
-            // A NaN never becomes the maximum: it reaches the sums by its own weight.
-            let max = if greatest > before { greatest } else { before };
-            self.max[pair] = max;
-            self.shrink[row] = before - max;
+            let before = self.reference[pair];
+            // A NaN never becomes the reference: it reaches the sums by its own weight.
+            let is_above = greatest > before + HEADROOM;
+            self.shrink[row] = if is_above { before - greatest } else { 0.0 };
+            if is_above {
+                self.reference[pair] = greatest;
+                shrinks = true;
+            }
         }
         let shrink = math::exp2(s, s.load(&self.shrink));
         s.store(shrink, &mut self.shrink);
         for (row, pair) in tile.enumerate() {
             let (Row(scores), Row(weights)) = (&self.scores[row], &mut self.weights[row]);
-            let max = s.splat(self.max[pair]);
+            let reference = s.splat(self.reference[pair]);
             let mut sum = s.splat(0.0);
             let mut at = 0;
             while at < tokens {
-                let weight = math::exp2(s, s.sub(s.load(&scores[at..]), max));
+                let exponent = s.sub(s.load(&scores[at..]), reference);
+                let weight = if E::IS_BF16 {
+                    math::exp2_coarse(s, exponent)
+                } else {
+                    math::exp2(s, exponent)
+                };
                 E::store(s, weight, &mut weights[at..]);
                 sum = s.add(sum, weight);
                 at += S::LANES;
@@ -284,6 +300,7 @@ impl<E: Element> Pairs<E> {
             let total = &mut self.totals[pair * LANES_MAX..][..LANES_MAX];
             s.store(s.fma(s.load(total), s.splat(self.shrink[row]), sum), total);
         }
+        shrinks
     }
 }
 

@@ -51,12 +51,14 @@ pub(super) fn accumulate_tile<S: Simd, E: Element>(
     spare: &mut [E],
 ) {
     let dv = sums.len() / height;
-    for (sums, &shrink) in sums.chunks_exact_mut(dv).zip(weights.shrink) {
-        let mut at = 0;
-        while at < dv {
-            let sum = s.mul(s.load(&sums[at..]), s.splat(shrink));
-            s.store(sum, &mut sums[at..]);
-            at += S::LANES;
+    if weights.shrinks {
+        for (sums, &shrink) in sums.chunks_exact_mut(dv).zip(weights.shrink) {
+            let mut at = 0;
+            while at < dv {
+                let sum = s.mul(s.load(&sums[at..]), s.splat(shrink));
+                s.store(sum, &mut sums[at..]);
+                at += S::LANES;
+            }
         }
     }
     // Nothing is behind the last lane: whatever lies there, not even a zero weight may meet it.
@@ -169,6 +171,8 @@ pub(super) struct Weights<'a, E> {
     pub(super) units: usize,
     /// What the sums so far shrink by: `[M]`.
     pub(super) shrink: &'a [f32; LANES_MAX],
+    /// Whether any of them is not 1.
+    pub(super) shrinks: bool,
 }
 
 /// `sums = sums * shrink + weights * values` for the `M` rows of `sums`.

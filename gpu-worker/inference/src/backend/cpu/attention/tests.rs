@@ -117,6 +117,7 @@ impl Rig {
             used_as: WeightUse::Embedding,
             recipe,
             shard: Shard::Whole,
+            salient: Vec::new(),
         };
         let noise = Noise {
             seed: 1,

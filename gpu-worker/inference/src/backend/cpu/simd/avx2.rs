@@ -261,12 +261,6 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
-    fn round(self, v: Self::V) -> Self::V {
-        // SAFETY: the token proves the instruction set.
-        unsafe { _mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(v) }
-    }
-
-    #[inline(always)]
     fn scale(self, v: Self::V, n: Self::V) -> Self::V {
         // SAFETY: the token proves the instruction set.
         let scaled = unsafe {

@@ -353,7 +353,7 @@ impl<const VNNI: bool, const BF16: bool, const AMX: bool> Simd for Avx512<VNNI, 
             stride,
             panel: panel.as_ptr().cast(),
             steps,
-            first: [0; PANEL].as_ptr(),
+            first: std::ptr::null(),
             sums: sums.as_mut_ptr().cast(),
             ahead: panel.as_ptr_range().end.wrapping_byte_add(at).cast(),
             pace,
@@ -450,12 +450,6 @@ impl<const VNNI: bool, const BF16: bool, const AMX: bool> Simd for Avx512<VNNI, 
     fn max(self, a: Self::V, b: Self::V) -> Self::V {
         // SAFETY: the token proves the instruction set.
         unsafe { _mm512_max_ps(a, b) }
-    }
-
-    #[inline(always)]
-    fn round(self, v: Self::V) -> Self::V {
-        // SAFETY: the token proves the instruction set.
-        unsafe { _mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(v) }
     }
 
     #[inline(always)]

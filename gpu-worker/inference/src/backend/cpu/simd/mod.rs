@@ -177,8 +177,6 @@ pub(super) trait Simd: Copy {
 
     /// Returns the greater, `b` where either is NaN.
     fn max(self, a: Self::V, b: Self::V) -> Self::V;
-    /// Returns the nearest whole number of values below 2^22, ties to even.
-    fn round(self, v: Self::V) -> Self::V;
     /// Returns `v * 2^n` for whole `n` of up to 127; below -126, 0 or what is left of the number.
     fn scale(self, v: Self::V, n: Self::V) -> Self::V;
     /// Returns the greatest of all lanes; any of them where one is NaN.

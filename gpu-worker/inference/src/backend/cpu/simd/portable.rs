@@ -3,7 +3,6 @@
 use half::bf16;
 
 use super::Simd;
-use crate::backend::exp::ROUND;
 
 const LANES: usize = 8;
 
@@ -198,12 +197,6 @@ impl Simd for Portable {
     #[inline(always)]
     fn max(self, a: Self::V, b: Self::V) -> Self::V {
         lanes!(|i| if a[i] > b[i] { a[i] } else { b[i] })
-    }
-
-    #[inline(always)]
-    fn round(self, v: Self::V) -> Self::V {
-        // Not `round_ties_even`: without the instruction it is a library call.
-        lanes!(|i| (v[i] + ROUND) - ROUND)
     }
 
     #[inline(always)]

@@ -25,7 +25,7 @@ pub(in crate::backend::cpu::simd) struct Operands {
     pub(in crate::backend::cpu::simd) panel: *const u8,
     /// Stretches of 64 bytes of a row.
     pub(in crate::backend::cpu::simd) steps: usize,
-    /// The first value of each of the 32 sums of every row.
+    /// The first value of each of the 32 sums of every row; null for zeros.
     pub(in crate::backend::cpu::simd) first: *const u32,
     /// `[16][32]` sums, or `[32][32]`.
     pub(in crate::backend::cpu::simd) sums: *mut u32,
@@ -70,10 +70,18 @@ impl Pace {
 macro_rules! multiply_32 {
     ($operands:ident, $dot:literal, $bytes:literal, [$($ahead:literal),*]) => {
         asm!(
+            "test {first}, {first}",
+            "jz 3f",
             "tileloadd tmm0, [{first} + {zero}*1]",
             "tileloadd tmm1, [{first} + {zero}*1 + 64]",
             "tileloadd tmm2, [{first} + {zero}*1]",
             "tileloadd tmm3, [{first} + {zero}*1 + 64]",
+            "jmp 2f",
+            "3:",
+            "tilezero tmm0",
+            "tilezero tmm1",
+            "tilezero tmm2",
+            "tilezero tmm3",
             "2:",
             "tileloadd tmm6, [{panel} + {lane}*1]",
             "tileloadd tmm4, [{x} + {stride}*1]",
@@ -115,8 +123,14 @@ macro_rules! multiply_32 {
 macro_rules! multiply_16 {
     ($operands:ident, $dot:literal, $bytes:literal, [$($ahead:literal),*]) => {
         asm!(
+            "test {first}, {first}",
+            "jz 3f",
             "tileloadd tmm0, [{first} + {zero}*1]",
             "tileloadd tmm1, [{first} + {zero}*1 + 64]",
+            "jmp 2f",
+            "3:",
+            "tilezero tmm0",
+            "tilezero tmm1",
             "2:",
             "tileloadd tmm4, [{x} + {stride}*1]",
             "tileloadd tmm6, [{panel} + {lane}*1]",
