@@ -59,6 +59,11 @@ impl<'a> Scanner<'a> {
         Self { text, at: 0 }
     }
 
+    /// Returns how many bytes are read.
+    pub(super) fn at(&self) -> usize {
+        self.at
+    }
+
     /// Returns the first byte of the next token, past white space.
     pub(super) fn peek(&mut self) -> Option<u8> {
         let bytes = self.text.as_bytes();

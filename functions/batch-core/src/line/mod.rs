@@ -12,9 +12,11 @@ mod body;
 mod envelope;
 mod json;
 mod parse;
+mod readdress;
 
 pub use envelope::{Request, open};
 pub use parse::{Line, Parsed, PromptKey, parse};
+pub use readdress::{Unsendable, readdress};
 
 #[cfg(test)]
 mod tests;
