@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use batch_core::catalog::{Catalog, Model, Source};
+use batch_core::catalog::{Catalog, Engine, Model, Source};
 use batch_core::settings::{Settings, SettingsOverrides, TestingOverrides};
 use serde::Deserialize;
 
@@ -90,7 +90,8 @@ impl Config {
         }
         let folder = file.and_then(Path::parent);
         for model in &mut models {
-            if let (Source::Path(path), Some(folder)) = (&mut model.source, folder) {
+            if let (Engine::Native(Source::Path(path)), Some(folder)) = (&mut model.engine, folder)
+            {
                 *path = folder.join(&path).display().to_string();
             }
         }
@@ -164,8 +165,42 @@ mod tests {
         let text = "[[model]]\nid = 'm'\nendpoints = []\nsource.path = 'm.gguf'\nprice = { input_per_million = 0, output_per_million = 0 }\n";
         let config = Config::parse(text, Some(Path::new("/etc/nightshift/x.toml"))).unwrap();
         assert_eq!(
-            config.catalog.models()[0].source,
-            Source::Path("/etc/nightshift/m.gguf".to_owned())
+            config.catalog.models()[0].engine,
+            Engine::Native(Source::Path("/etc/nightshift/m.gguf".to_owned()))
         );
+    }
+
+    #[test]
+    fn model_of_a_server_is_written_as_the_readme_says() {
+        let readme = include_str!("../../README.md");
+        let (_, rest) = readme
+            .split_once("```toml\n[[model]]\nid = \"llama-70b\"")
+            .unwrap();
+        let (rest, _) = rest.split_once("```").unwrap();
+        let text = format!("[[model]]\nid = \"llama-70b\"{rest}");
+        let config = Config::parse(&text, Some(Path::new("x.toml"))).unwrap();
+        assert!(matches!(config.catalog.models()[0].engine, Engine::Http(_)));
+    }
+
+    #[test]
+    fn fault_of_a_model_is_a_usage_error_that_names_the_file_the_model_and_the_field() {
+        let model = "[[model]]\nid = 'm'\nengine = 'http'\nendpoints = []\nprice = { input_per_million = 0, output_per_million = 0 }\n";
+        for (rest, words) in [
+            (
+                "",
+                "model 'm' has engine = \"http\" and no server: add server.url",
+            ),
+            (
+                "server.url = 'gpu:8000'\n",
+                "model 'm': server.url must be http:// or https://",
+            ),
+            ("server.link = 'http://gpu'\n", "unknown field `link`"),
+        ] {
+            let text = format!("{model}{rest}");
+            let error = Config::parse(&text, Some(Path::new("x.toml"))).unwrap_err();
+            assert!(error.is::<crate::failure::Usage>());
+            let said = error.to_string();
+            assert!(said.contains("x.toml") && said.contains(words), "{said}");
+        }
     }
 }

@@ -4,15 +4,16 @@
 use std::sync::Arc;
 
 use anyhow::Context as _;
+use batch_core::catalog::{Engine, Model};
 use batch_io::embedded::Embedded;
 use batch_io::store::Store;
 use tokio::sync::watch;
 use worker::model::{CpuLoader, EngineOptions};
-use worker::service::{self, ServableModel};
+use worker::service::{self, Place, ServableModel};
 
 use crate::cli::{ChildArgs, Precision, WorkerArgs};
 use crate::config::{Config, EngineSection};
-use crate::models::Shelf;
+use crate::models::{Shelf, served};
 use crate::signals::StopSignals;
 
 /// Serves shards until it is told to stop, or its parent is gone.
@@ -39,6 +40,7 @@ fn serve_machine(args: &ChildArgs, threads: Option<usize>, json: bool) -> anyhow
         threads: threads.or(of_config.threads),
         ..of_config
     };
+    let models = servable(&config, &shelf)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()
@@ -52,7 +54,7 @@ fn serve_machine(args: &ChildArgs, threads: Option<usize>, json: bool) -> anyhow
         let context = service::Context {
             store: Store::new(Arc::clone(&platform.records), config.settings.timing),
             platform,
-            models: servable(&config, &shelf),
+            models,
             catalog: Arc::new(config.catalog),
             worker,
             options,
@@ -71,17 +73,23 @@ fn serve_machine(args: &ChildArgs, threads: Option<usize>, json: bool) -> anyhow
     served
 }
 
-/// Returns the models of the catalog that are on this machine.
-pub(crate) fn servable(config: &Config, shelf: &Shelf) -> Vec<ServableModel> {
-    let models = config.catalog.models().iter();
-    models
-        .filter_map(|model| {
-            shelf.find(model).map(|path| ServableModel {
-                id: model.id.clone(),
-                path,
-            })
-        })
-        .collect()
+/// Returns the models of the catalog that are on this machine, or that a server has.
+pub(crate) fn servable(config: &Config, shelf: &Shelf) -> anyhow::Result<Vec<ServableModel>> {
+    let mut servable = Vec::new();
+    for model in config.catalog.models() {
+        if let Some(place) = place(model, shelf)? {
+            let id = model.id.clone();
+            servable.push(ServableModel { id, place });
+        }
+    }
+    Ok(servable)
+}
+
+fn place(model: &Model, shelf: &Shelf) -> anyhow::Result<Option<Place>> {
+    match &model.engine {
+        Engine::Native(_) => Ok(shelf.find(model).map(Place::Files)),
+        Engine::Http(server) => Ok(Some(Place::Server(served(&model.id, server)?))),
+    }
 }
 
 /// Turns the configuration's words into the engine's.

@@ -1,8 +1,16 @@
 //! The models that a service offers. Parsed from TOML elsewhere; resolved here.
 
+mod form;
+mod server;
+#[cfg(test)]
+mod tests;
+
 use serde::{Deserialize, Serialize};
 
 use crate::batch::Endpoint;
+
+pub use form::InvalidModel;
+pub use server::{InvalidServer, Server};
 
 /// Realtime list price; a batch pays half.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -42,29 +50,34 @@ pub enum Source {
     },
 }
 
+/// What answers a model's lines.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Engine {
+    /// The engine of this program, on files from a source.
+    Native(Source),
+    /// A server that speaks OpenAI's API.
+    Http(Server),
+}
+
 /// One model.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(try_from = "form::ModelForm")]
 pub struct Model {
     /// What `model` shows everywhere.
     pub id: String,
     /// Other names that lines may use.
-    #[serde(default)]
     pub aliases: Vec<String>,
-    /// Where its files come from.
-    pub source: Source,
+    /// What answers its lines.
+    pub engine: Engine,
     /// The most tokens of prompt and output together; the file's own limit if none.
-    #[serde(default)]
     pub context_tokens: Option<u32>,
     /// The endpoints that it serves.
     pub endpoints: Vec<Endpoint>,
     /// Realtime list price.
     pub price: Price,
     /// Who made it, as `GET /models` shows.
-    #[serde(default)]
     pub owned_by: Option<String>,
     /// Tokens (prompt and output) a second of one worker, until it is measured.
-    #[serde(default)]
     pub tokens_per_s: Option<u32>,
 }
 
@@ -88,6 +101,14 @@ pub enum InvalidCatalog {
     /// A price is negative or not finite.
     #[error("the price of '{0}' must be zero or more")]
     InvalidPrice(String),
+    /// Its server cannot be called as it is described.
+    #[error("model '{model}': {fault}")]
+    InvalidServer {
+        /// Id.
+        model: String,
+        /// What is wrong, and what to do.
+        fault: InvalidServer,
+    },
 }
 
 impl Catalog {
@@ -118,6 +139,14 @@ impl Catalog {
                 .any(|price| !price.is_finite() || *price < 0.0)
             {
                 return Err(InvalidCatalog::InvalidPrice(model.id.clone()));
+            }
+            if let Engine::Http(server) = &model.engine {
+                server
+                    .check()
+                    .map_err(|fault| InvalidCatalog::InvalidServer {
+                        model: model.id.clone(),
+                        fault,
+                    })?;
             }
         }
         Ok(Self {

@@ -141,3 +141,48 @@ pub const IDEMPOTENCY_MS: i64 = 24 * 60 * 60 * 1000;
 
 /// Seconds of the longest `retry-after`: clients ignore longer ones.
 pub const RETRY_AFTER_S_MAX: u32 = 60;
+
+/// Requests that one worker has in flight at a model's server, unless set: the sequences that vLLM runs at once
+/// by default.
+pub const SERVER_REQUESTS_DEFAULT: u32 = 256;
+
+/// Requests that one worker may be told to have in flight: each is a connection, and processes may open 4,096 files
+/// and more on the systems in use.
+pub const SERVER_REQUESTS_MAX: u32 = 4_096;
+
+/// Requests in flight at a server that nothing is known of: doubled with each round of good answers, 256 are reached
+/// in five rounds.
+pub const SERVER_REQUESTS_FIRST: u32 = 8;
+
+/// Seconds until a request to a server is given up, unless set: 2,000 tokens at 4 a second are 500.
+pub const SERVER_TIMEOUT_S_DEFAULT: u32 = 600;
+
+/// Seconds that an operator may let a request to a server take: two hours.
+pub const SERVER_TIMEOUT_S_MAX: u32 = 7_200;
+
+/// Seconds until a connection to a server, or an answer about its health, is given up.
+pub const SERVER_CONNECT_S: u64 = 10;
+
+/// Bytes of a server's answer to one line: those of a line, 16 MiB. Longer ones are an error of the line.
+pub const SERVER_ANSWER_BYTES_MAX: usize = LINE_BYTES_MAX;
+
+/// Bytes of a server's list of models that are read.
+pub const SERVER_MODELS_BYTES_MAX: usize = 1024 * 1024;
+
+/// Times that a line is sent again because its answer was a failure: the design's five.
+pub const SERVER_RETRIES_MAX: u32 = 5;
+
+/// Times that a line is sent again because the server took no request: with pauses of 30 s on average, 50 minutes.
+pub const SERVER_BUSY_RETRIES_MAX: u32 = 100;
+
+/// Milliseconds of the longest pause before the first retry; doubled with each further one.
+pub const SERVER_BACKOFF_MS: u64 = 500;
+
+/// Milliseconds of the longest pause before any retry: one minute.
+pub const SERVER_BACKOFF_MS_MAX: u64 = 60_000;
+
+/// Seconds of a server's `retry-after` that are heeded: ten minutes. A longer one is cut to this.
+pub const SERVER_RETRY_AFTER_S_MAX: u64 = 600;
+
+/// Requests that must fail in a row, with no good answer between, before a server's health is looked at.
+pub const SERVER_TROUBLES_MAX: u32 = 3;

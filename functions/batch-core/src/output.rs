@@ -21,9 +21,10 @@ pub struct ErrorBody {
     pub code: Option<String>,
 }
 
-/// Renders a record of the output file. `body_json` is the endpoint's whole answer, as JSON.
+/// Renders a record of a request that was answered: of the output file with a `status` of 2xx, else of the error
+/// file. `body_json` is the endpoint's whole answer, as JSON.
 #[must_use]
-pub fn success(
+pub fn answered(
     batch: BatchId,
     line: LineNo,
     custom_id_json: &str,
@@ -41,7 +42,7 @@ pub fn success(
     )
 }
 
-/// Renders a record of the error file for a request that was answered with an error.
+/// Renders a record of the error file for a request that was answered with an error in our words.
 #[must_use]
 pub fn http_error(
     batch: BatchId,

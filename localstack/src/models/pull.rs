@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, bail};
-use batch_core::catalog::{Model, Source};
+use batch_core::catalog::{Engine, Model, Source};
 
 use super::shelf::Shelf;
 use crate::failure::usage;
@@ -18,7 +18,17 @@ pub(crate) fn pull(model: &Model, shelf: &Shelf) -> anyhow::Result<PathBuf> {
     if let Some(path) = shelf.find(model) {
         return Ok(path);
     }
-    match &model.source {
+    let source = match &model.engine {
+        Engine::Native(source) => source,
+        Engine::Http(server) => {
+            return Err(usage(format!(
+                "the server at {} has the model of '{}': there is nothing to fetch or to measure here",
+                server.base(),
+                model.id
+            )));
+        }
+    };
+    match source {
         Source::Path(path) => Err(usage(format!(
             "{path} does not exist; put the model of '{}' there",
             model.id

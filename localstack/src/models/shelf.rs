@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use batch_core::catalog::{Model, Source};
+use batch_core::catalog::{Engine, Model, Source};
 use etcetera::BaseStrategy as _;
 
 /// The folders that hold models.
@@ -31,9 +31,13 @@ impl Shelf {
         })
     }
 
-    /// Returns where the model's file or folder is, if it is there.
+    /// Returns where the model's file or folder is, if it is there. A server's model has none.
     pub(crate) fn find(&self, model: &Model) -> Option<PathBuf> {
-        match &model.source {
+        let source = match &model.engine {
+            Engine::Native(source) => source,
+            Engine::Http(_) => return None,
+        };
+        match source {
             Source::Path(path) => Some(PathBuf::from(path)).filter(|path| path.exists()),
             Source::S3(_) => None,
             Source::Pypi {

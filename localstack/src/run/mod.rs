@@ -22,6 +22,7 @@ use batch_io::{Clock, Randomness};
 use serde_json::json;
 use worker::model::EngineOptions;
 use worker::pipeline::{LineAnswer, LineJob, LineKey, Pipeline, answer_record};
+use worker::service::Place;
 
 use crate::cli::RunArgs;
 use crate::config::Config;
@@ -224,26 +225,42 @@ impl FileRun<'_> {
             }
             let loading = Instant::now();
             progress.say(&format!("loading {model}"));
-            let path = choice.path(model)?;
-            let options = EngineOptions {
-                context_tokens: choice.context_tokens(model),
-                ..self.options.clone()
+            let mut pipeline = match choice.place(model)? {
+                Place::Files(path) => {
+                    let context_tokens = choice.context_tokens(model);
+                    self.load(model, path, context_tokens).await?
+                }
+                Place::Server(served) => {
+                    let (clock, random) = (Arc::clone(&self.clock), Arc::clone(&self.random));
+                    Pipeline::connect(model, &served, clock, random).await?
+                }
             };
-            let id = model.clone();
-            let loaded =
-                tokio::task::spawn_blocking(move || worker::model::load(&id, &path, &options))
-                    .await
-                    .context("load the model")?
-                    .with_context(|| {
-                        format!("load {model}; if its file is damaged, remove it and pull it again")
-                    })?;
-            let mut pipeline = Pipeline::start(loaded);
             self.loading += loading.elapsed();
             progress.begin();
             self.one_model(&mut pipeline, model, &mut progress).await?;
         }
         progress.finish();
         Ok(())
+    }
+
+    async fn load(
+        &self,
+        model: &str,
+        path: PathBuf,
+        context_tokens: Option<usize>,
+    ) -> anyhow::Result<Pipeline> {
+        let options = EngineOptions {
+            context_tokens,
+            ..self.options.clone()
+        };
+        let id = model.to_owned();
+        let loaded = tokio::task::spawn_blocking(move || worker::model::load(&id, &path, &options))
+            .await
+            .context("load the model")?
+            .with_context(|| {
+                format!("load {model}; if its file is damaged, remove it and pull it again")
+            })?;
+        Ok(Pipeline::start(loaded))
     }
 
     async fn one_model(
@@ -270,7 +287,10 @@ impl FileRun<'_> {
             if open.is_empty() {
                 return Ok(());
             }
-            let answer = pipeline.next(&*self.clock).await.context("run the lines")?;
+            let answer = pipeline.next(&*self.clock).await;
+            let answer = answer.context(
+                "run the lines; what is done is kept, and the same command goes on from there",
+            )?;
             if let Some(line) = open.remove(&answer.key) {
                 let answered = answer.result.as_ref();
                 let tokens = answered.map_or(TokenCounts::default(), |answered| answered.tokens);

@@ -1,14 +1,15 @@
 //! Which model runs a line: the one that the line names, or the one that `--model` forces on all.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::Context as _;
 use batch_core::batch::Endpoint;
-use batch_core::catalog::{Catalog, Model, Price, Source};
+use batch_core::catalog::{Catalog, Engine, Model, Price, Source};
+use worker::service::Place;
 
 use crate::config::Config;
 use crate::failure::usage;
-use crate::models::{Shelf, pull};
+use crate::models::{Shelf, pull, served};
 
 /// The models that a run may use.
 pub(super) struct Choice {
@@ -52,13 +53,16 @@ impl Choice {
         &self.catalog
     }
 
-    /// Returns where the model is, and fetches it first if it is not there.
-    pub(super) fn path(&self, id: &str) -> anyhow::Result<PathBuf> {
+    /// Returns where the model is, and fetches it first if it is not there and no server has it.
+    pub(super) fn place(&self, id: &str) -> anyhow::Result<Place> {
         let model = self
             .catalog
             .resolve(id)
             .with_context(|| format!("find {id} in the catalog"))?;
-        pull(model, &self.shelf)
+        match &model.engine {
+            Engine::Native(_) => Ok(Place::Files(pull(model, &self.shelf)?)),
+            Engine::Http(server) => Ok(Place::Server(served(&model.id, server)?)),
+        }
     }
 
     pub(super) fn context_tokens(&self, id: &str) -> Option<usize> {
@@ -78,7 +82,7 @@ fn from_path(path: &str) -> Model {
     Model {
         id: stem,
         aliases: Vec::new(),
-        source: Source::Path(path.to_owned()),
+        engine: Engine::Native(Source::Path(path.to_owned())),
         context_tokens: None,
         endpoints: Endpoint::ALL.to_vec(),
         price: Price {

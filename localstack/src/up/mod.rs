@@ -64,7 +64,7 @@ async fn serve(args: UpArgs, config: Config, data: PathBuf) -> anyhow::Result<()
         .await
         .map_err(|error| cannot_listen(args.listen, error))?;
     let address = listener.local_addr().context("read the address")?;
-    let models = servable(&config, &Shelf::open()?);
+    let models = servable(&config, &Shelf::open()?)?;
     for model in config
         .catalog
         .models()

@@ -25,7 +25,7 @@ use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 use tower::ServiceExt as _;
 use worker::model::EngineOptions;
-use worker::service::ServableModel;
+use worker::service::{Place, ServableModel};
 
 use super::engine::{Metronome, PacedLoader, tiny_folder};
 use super::{BEAT_S, SHARD_WORK_S, job_of, take_message};
@@ -243,7 +243,7 @@ impl World {
             catalog: Arc::clone(&self.catalog),
             models: vec![ServableModel {
                 id: "tiny".to_owned(),
-                path: tiny_folder(),
+                place: Place::Files(tiny_folder()),
             }],
             worker: WorkerId::new(self.now(), (platform.random)()),
             options: EngineOptions {

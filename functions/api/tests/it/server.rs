@@ -9,7 +9,7 @@ use std::time::Duration;
 use api::{Authorize, Context};
 use async_trait::async_trait;
 use batch_core::batch::Endpoint;
-use batch_core::catalog::{Catalog, Model, Price, Source};
+use batch_core::catalog::{Catalog, Engine, Model, Price, Source};
 use batch_core::external::ImportLocations;
 use batch_core::id::{KeyId, TenantId};
 use batch_core::message::QueueName;
@@ -67,7 +67,7 @@ fn model(id: &str, alias: &str) -> Model {
     Model {
         id: id.to_owned(),
         aliases: vec![alias.to_owned()],
-        source: Source::Path(id.to_owned()),
+        engine: Engine::Native(Source::Path(id.to_owned())),
         context_tokens: None,
         endpoints: vec![Endpoint::ChatCompletions],
         price: Price {

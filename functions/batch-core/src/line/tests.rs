@@ -14,7 +14,7 @@ use super::problem::Problems;
 use super::split::{LineSplitter, RawLine};
 use super::{Parsed, open, parse};
 use crate::batch::{Endpoint, ValidationError};
-use crate::catalog::{Catalog, Model, Price, Source};
+use crate::catalog::{Catalog, Engine, Model, Price, Source};
 use crate::id::LineNo;
 use crate::wire::Sniff;
 
@@ -24,7 +24,7 @@ fn catalog() -> Catalog {
     let model = Model {
         id: MODEL.to_owned(),
         aliases: vec!["HuggingFaceTB/SmolLM2-135M-Instruct".to_owned()],
-        source: Source::Path("model".to_owned()),
+        engine: Engine::Native(Source::Path("model".to_owned())),
         context_tokens: None,
         endpoints: vec![
             Endpoint::ChatCompletions,

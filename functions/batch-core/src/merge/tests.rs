@@ -3,7 +3,7 @@ use serde_json::Value;
 
 use super::*;
 use crate::batch::Endpoint;
-use crate::catalog::{Catalog, Model, Price, Source};
+use crate::catalog::{Catalog, Engine, Model, Price, Source};
 use crate::format::segment::LineResult;
 use crate::format::{segment, shard};
 use crate::line::check::Checker;
@@ -20,7 +20,7 @@ fn catalog() -> Catalog {
     let model = |id: &str| Model {
         id: id.to_owned(),
         aliases: Vec::new(),
-        source: Source::Path("model".to_owned()),
+        engine: Engine::Native(Source::Path("model".to_owned())),
         context_tokens: None,
         endpoints: vec![Endpoint::ChatCompletions],
         price: Price {
@@ -65,7 +65,7 @@ fn window(lines: &[(usize, String)]) -> Window {
 fn result(line: LineNo, custom_id_json: &str) -> (LineNo, bool, Vec<u8>) {
     let ok = !line.0.is_multiple_of(3);
     let body = format!("{{\"line\":{}}}", line.0);
-    let record = output::success(
+    let record = output::answered(
         batch(),
         line,
         custom_id_json,

@@ -16,7 +16,7 @@ fn check(record: Vec<u8>, want: &Expect) {
 #[test]
 fn records_have_four_keys_in_the_contracts_order() {
     check(
-        success(
+        answered(
             batch(),
             LineNo(1),
             r#""r-1""#,
@@ -86,7 +86,7 @@ fn line_separators_and_lone_surrogates_are_escaped() {
 
 #[test]
 fn custom_id_is_echoed_as_written() {
-    let record = success(
+    let record = answered(
         batch(),
         LineNo(1),
         "\"\\u0061\u{2028}\\ud83d\"",
@@ -125,7 +125,7 @@ proptest! {
         let body = serde_json::json!({ "choices": [{ "message": { "content": content } }] });
         let body_json = if pretty { serde_json::to_string_pretty(&body) } else { serde_json::to_string(&body) }.unwrap();
         let custom_id_json = serde_json::to_string(&custom_id).unwrap();
-        let record = String::from_utf8(success(batch(), LineNo(1), &custom_id_json, "req_1", 200, &body_json)).unwrap();
+        let record = String::from_utf8(answered(batch(), LineNo(1), &custom_id_json, "req_1", 200, &body_json)).unwrap();
         let separators = ['\n', '\r', '\u{0b}', '\u{0c}', '\u{1c}', '\u{1d}', '\u{1e}', '\u{85}', '\u{2028}', '\u{2029}'];
         prop_assert!(!record.contains(separators), "{record}");
         let parsed: Value = serde_json::from_str(&record).unwrap();

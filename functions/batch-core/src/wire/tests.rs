@@ -7,7 +7,7 @@ use super::query::LimitBounds;
 use super::*;
 use crate::batch::*;
 use crate::blob_key::BlobKey;
-use crate::catalog::{Model, Price, Source};
+use crate::catalog::{Engine, Model, Price, Source};
 use crate::file::{ExpiresAfter, File, FileStatus, Purpose};
 use crate::id::{BatchId, FileId, LineNo, PartId, TenantId, UploadId, WorkerId};
 use crate::lifecycle::{SealedAs, State, Stop, Terminal};
@@ -424,7 +424,7 @@ fn files_uploads_and_lists_have_every_key() {
     let model = Model {
         id: "org/m".to_owned(),
         aliases: Vec::new(),
-        source: Source::Path("m".to_owned()),
+        engine: Engine::Native(Source::Path("m".to_owned())),
         context_tokens: None,
         endpoints: vec![Endpoint::ChatCompletions],
         price: Price {

@@ -7,7 +7,7 @@ use batch_core::blob_key::BlobKey;
 use batch_core::format;
 use batch_core::format::segment::LineResult;
 use batch_core::id::{BatchId, LineNo, WorkerId};
-use batch_core::output::{ErrorBody, http_error, success};
+use batch_core::output::{ErrorBody, answered, http_error};
 use batch_core::shard::{SegmentRef, Shard, ShardId};
 use batch_io::store::{Commit, CommitDelta, ShardClaim};
 use bytes::Bytes;
@@ -132,7 +132,7 @@ fn answer(batch: BatchId, lines: &[(LineNo, String)], answers: Answers) -> (Vec<
     for (line, id) in lines {
         let ok = answers.is_good(*line);
         let record = if ok {
-            success(batch, *line, id, "req_1", 200, &answers.body())
+            answered(batch, *line, id, "req_1", 200, &answers.body())
         } else {
             let error = ErrorBody {
                 message: "no".to_owned(),

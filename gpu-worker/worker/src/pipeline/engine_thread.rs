@@ -1,14 +1,14 @@
 //! The thread that owns the engine: it steps while there is work, and sleeps on its inbox otherwise.
 
 use std::collections::HashMap;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
 
 use batch_core::batch::Endpoint;
 use inference::engine::{Engine, Generation, Outcome, Request, RequestFailure, RequestId};
 use tokio::sync::mpsc as async_mpsc;
 
-use super::{Finished, FromEngine, LineKey, Progress};
+use super::engine_runner::{Finished, FromEngine};
+use super::{LineKey, Progress};
 use crate::model::ModelText;
 use crate::openai::{self, AnswerShape, PreparedLine};
 
@@ -94,14 +94,11 @@ pub(super) fn run(
 impl EngineThread<'_> {
     fn publish(&self, progress: &Progress) {
         let stats = self.engine.stats();
-        progress.steps.store(stats.steps, Ordering::Relaxed);
-        progress.tokens.store(
+        progress.publish(
+            stats.steps,
             stats.prompt_tokens + stats.completion_tokens,
-            Ordering::Relaxed,
+            (stats.waiting + stats.running) as u64,
         );
-        progress
-            .sequences
-            .store((stats.waiting + stats.running) as u64, Ordering::Relaxed);
     }
 
     fn receive(&mut self, message: ToEngine) {

@@ -6,8 +6,9 @@ use std::sync::mpsc;
 
 use tokio::sync::mpsc as async_mpsc;
 
+use super::LineJob;
+use super::engine_runner::{Finished, FromEngine, ToPrepare};
 use super::engine_thread::{ReadyLine, ToEngine};
-use super::{Finished, FromEngine, LineJob, ToPrepare};
 use crate::model::ModelText;
 use crate::openai::{self, LineContext, LineError};
 

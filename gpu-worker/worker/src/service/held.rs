@@ -18,8 +18,7 @@ use batch_io::store::CommitDelta;
 use bytes::Bytes;
 
 use super::has_passed;
-use crate::openai::LineError;
-use crate::pipeline::{Answered, LineJob, LineKey, answer_record};
+use crate::pipeline::{Answered, LineFault, LineJob, LineKey, answer_record};
 
 /// How long a commit that failed waits before it is tried again.
 const RETRY_MS: i64 = 500;
@@ -153,7 +152,7 @@ impl Held {
     pub(super) fn finish_line(
         &mut self,
         key: LineKey,
-        result: &Result<Answered, LineError>,
+        result: &Result<Answered, LineFault>,
         request_id: &str,
     ) {
         let Some(OpenLine {

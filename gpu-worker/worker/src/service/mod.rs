@@ -29,8 +29,9 @@ use batch_io::{IoError, Platform};
 use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 
+use crate::http::{Served, ServerAway};
 use crate::model::{EngineOptions, Loader};
-use crate::pipeline::{EngineStopped, LineAnswer, LineKey, Pipeline};
+use crate::pipeline::{EngineStopped, LineAnswer, LineKey, Pipeline, Stopped};
 use held::Held;
 use loading::{Failures, Loading};
 use meter::{RateMeter, StallWatch};
@@ -47,13 +48,22 @@ const ENGINE_STALL: Duration = Duration::from_secs(600);
 /// How often a worker that waits looks up.
 const TICK: Duration = Duration::from_millis(100);
 
-/// A model that this worker can load.
+/// A model that this worker can serve.
 #[derive(Debug, Clone)]
 pub struct ServableModel {
     /// Its id in the catalog.
     pub id: String,
     /// Where it is.
-    pub path: PathBuf,
+    pub place: Place,
+}
+
+/// Where a model is.
+#[derive(Debug, Clone)]
+pub enum Place {
+    /// In a file or a folder of this machine.
+    Files(PathBuf),
+    /// At a server.
+    Server(Served),
 }
 
 /// What a worker needs.
@@ -112,10 +122,12 @@ struct Service {
 }
 
 /// Why a model's turn ends.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 enum TurnEnd {
     Stop,
     Swap(usize),
+    /// The model's server is not well.
+    Away(ServerAway),
 }
 
 impl Service {
@@ -161,6 +173,11 @@ impl Service {
                     break;
                 }
                 Ok(TurnEnd::Swap(model)) => next = Some(model),
+                Ok(TurnEnd::Away(why)) => {
+                    // Nothing is lost: another worker may reach the server.
+                    self.drain(&mut pipeline).await;
+                    self.tell_away(model, &why);
+                }
                 Err(error) => {
                     self.save(&mut pipeline).await;
                     return Err(error);
@@ -195,19 +212,24 @@ impl Service {
             tokio::select! {
                 biased;
                 () = told_to_stop(&mut stop) => {
-                    for receiving in [&mut fast, &mut bulk] {
-                        receiving.give_back(&self.context).await;
-                    }
+                    give_back(&mut fast, &mut bulk, &self.context).await;
                     return Ok(TurnEnd::Stop);
                 }
                 _ = tick.tick() => {
                     self.tick(pipeline, &mut turn).await?;
                 }
-                answer = pipeline.next(&*clock) => {
-                    if let Some(finished) = self.take_answer(answer?) {
-                        self.commit(pipeline, finished).await;
+                answer = pipeline.next(&*clock) => match answer {
+                    Ok(answer) => {
+                        if let Some(finished) = self.take_answer(answer) {
+                            self.commit(pipeline, finished).await;
+                        }
                     }
-                }
+                    Err(Stopped::Engine(error)) => return Err(error.into()),
+                    Err(Stopped::Away(why)) => {
+                        give_back(&mut fast, &mut bulk, &self.context).await;
+                        return Ok(TurnEnd::Away(why));
+                    }
+                },
                 messages = fast.next() => self.claim(pipeline.model_id(), messages, Lane::Fast).await,
                 messages = bulk.next() => self.claim(pipeline.model_id(), messages, Lane::Bulk).await,
             }
@@ -296,6 +318,12 @@ impl Service {
             "register this worker",
             self.context.store.register_worker(&record).await,
         );
+    }
+}
+
+async fn give_back(fast: &mut Receiving, bulk: &mut Receiving, context: &Context) {
+    for receiving in [fast, bulk] {
+        receiving.give_back(context).await;
     }
 }
 

@@ -2,13 +2,13 @@ use expect_test::{Expect, expect};
 use proptest::prelude::*;
 
 use super::*;
-use crate::catalog::{Price, Source};
+use crate::catalog::{Engine, Price, Source};
 
 fn model(id: &str, aliases: &[&str], endpoints: &[Endpoint]) -> Model {
     Model {
         id: id.to_owned(),
         aliases: aliases.iter().map(|alias| (*alias).to_owned()).collect(),
-        source: Source::Path("model".to_owned()),
+        engine: Engine::Native(Source::Path("model".to_owned())),
         context_tokens: Some(2_048),
         endpoints: endpoints.to_vec(),
         price: Price {

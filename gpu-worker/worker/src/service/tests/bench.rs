@@ -29,7 +29,7 @@ use super::engine::{Gate, Load, ScriptedLoader, gated};
 use super::faults::Fuse;
 use crate::model::EngineOptions;
 use crate::pipeline::Pipeline;
-use crate::service::{Context, ServableModel, Service, swap};
+use crate::service::{Context, Place, ServableModel, Service, swap};
 
 /// When every test begins.
 const START: i64 = 1_790_000_000_000;
@@ -91,7 +91,7 @@ impl Bench {
         let models: Vec<ServableModel> = models
             .map(|id| ServableModel {
                 id: id.clone(),
-                path: "unused".into(),
+                place: Place::Files("unused".into()),
             })
             .collect();
         Context {
