@@ -12,4 +12,5 @@ mod memory;
 mod models;
 mod scenarios;
 mod sdk;
+mod served;
 mod wire_cases;

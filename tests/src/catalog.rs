@@ -37,6 +37,16 @@ pub fn entry_with(id: &str, path: &Path, fields: &str) -> String {
     )
 }
 
+/// Renders a catalog entry for a model that the server at `url` has, with more fields.
+#[must_use]
+pub fn served(id: &str, url: &str, fields: &str) -> String {
+    format!(
+        "[[model]]\nid = {id:?}\nengine = \"http\"\nendpoints = [\"/v1/chat/completions\", \"/v1/embeddings\"]\nserver.url = {url:?}\n\
+         price = {{ input_per_million = {INPUT_PER_MILLION:.1}, output_per_million = {OUTPUT_PER_MILLION:.1} }}\n\
+         {fields}\n\n"
+    )
+}
+
 /// Renders a short request for any model.
 #[must_use]
 pub fn line(custom_id: &str, model: &str, max_tokens: u32) -> String {

@@ -7,6 +7,7 @@ pub mod client;
 pub mod command;
 pub mod environment;
 pub mod inside;
+pub mod peer;
 pub mod proof;
 pub mod random;
 pub mod scenario;
