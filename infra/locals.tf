@@ -91,14 +91,25 @@ locals {
     for id, model in var.models : merge(
       {
         id        = id
-        source    = { for kind, source in model.source : kind => try({ for key, value in source : key => value if value != null }, source) if source != null }
         endpoints = model.endpoints
         price     = model.price
       },
+      # A loop over one key: the branches of a condition would need one type.
+      { for key in ["source"] : key => { for kind, source in model.source : kind => try({ for name, value in source : name => value if value != null }, source) if source != null } if model.source != null },
+      { for key in ["engine"] : key => model.engine if model.server != null },
+      { for key in ["server"] : key => { for name, value in model.server : name => value if value != null } if model.server != null },
       length(model.aliases) > 0 ? { aliases = model.aliases } : {},
       { for key in ["context_tokens", "tokens_per_s", "owned_by"] : key => model[key] if model[key] != null },
     )
   ]
+
+  # Where the models' servers of a profile listen, beside the port that every worker may reach.
+  server_ports = {
+    for name, profile in var.profiles : name => setsubtract(distinct(compact([
+      for url in compact([for id in profile.models : try(var.models[id].server.url, null)]) :
+      coalesce(regex("^(?P<scheme>https?)://[^/:]+(?::(?P<port>[0-9]+))?", url).port, startswith(url, "https://") ? "443" : "80")
+    ])), ["443"])
+  }
 
   settings = merge(
     { for key, value in var.settings : key => value if value != null && key != "testing" },

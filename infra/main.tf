@@ -116,6 +116,7 @@ module "network" {
   }
 
   session_manager_endpoints = anytrue([for profile in values(var.profiles) : coalesce(profile.session_manager, false)])
+  secrets_endpoint          = anytrue([for profile in values(var.profiles) : length(coalesce(profile.secrets, {})) > 0])
 }
 
 module "worker_fleet" {
@@ -134,7 +135,8 @@ module "worker_fleet" {
   bucket_arn         = local.bucket_arn
   queue_arns         = [for key in sort(flatten([for id in each.value.models : values(local.model_queues[id])])) : local.queue_arns[key]]
   send_queue_arns    = [for key in ["dispatch", "finalize"] : local.queue_arns[key]]
-  weights_locations  = compact([for id in each.value.models : var.models[id].source.s3])
+  weights_locations  = compact([for id in each.value.models : try(var.models[id].source.s3, null)])
+  server_ports       = local.server_ports[each.key]
   kms_key_arn        = module.security.kms_key_arn
   log_retention_days = var.log_retention_days
   alarm_topic_arns   = var.alarms.topic_arns

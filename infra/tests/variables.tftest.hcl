@@ -73,6 +73,97 @@ run "model_has_one_source_and_an_import_no_wildcard" {
   expect_failures = [var.import_locations, var.models]
 }
 
+run "model_of_a_server_has_no_source" {
+  command = plan
+
+  variables {
+    models = { served = { engine = "http", source = { path = "/m" }, server = { url = "http://gpu:8000/v1" } } }
+  }
+
+  expect_failures = [var.models]
+}
+
+run "engine_http_needs_a_server" {
+  command = plan
+
+  variables {
+    models = { served = { engine = "http" } }
+  }
+
+  expect_failures = [var.models]
+}
+
+run "model_needs_a_source_or_a_server" {
+  command = plan
+
+  variables {
+    models = { nowhere = {} }
+  }
+
+  expect_failures = [var.models]
+}
+
+run "server_address_holds_no_password" {
+  command = plan
+
+  variables {
+    models = { served = { engine = "http", server = { url = "http://me:secret@gpu:8000/v1" } } }
+  }
+
+  expect_failures = [var.models]
+}
+
+run "server_key_is_named_and_not_given" {
+  command = plan
+
+  variables {
+    models = { served = { engine = "http", server = { url = "http://gpu:8000/v1", api_key_env = "sk-1234" } } }
+  }
+
+  expect_failures = [var.models]
+}
+
+run "server_bounds_are_whole_and_small" {
+  command = plan
+
+  variables {
+    models = { served = { engine = "http", server = { url = "http://gpu:8000/v1", requests_max = 5000 } } }
+  }
+
+  expect_failures = [var.models]
+}
+
+run "server_key_is_a_secret_of_the_profile" {
+  command = plan
+
+  variables {
+    models       = { served = { engine = "http", server = { url = "http://gpu:8000/v1", api_key_env = "GPU_KEY" } } }
+    profiles     = { small = { models = ["served"] } }
+    worker_image = "worker@sha256:0000000000000000000000000000000000000000000000000000000000000000"
+  }
+
+  expect_failures = [var.profiles]
+}
+
+run "workers_reach_the_servers_of_their_models" {
+  command = plan
+
+  variables {
+    models = {
+      served = { engine = "http", server = { url = "http://gpu:8000/v1", api_key_env = "GPU_KEY" } }
+      plain  = { engine = "http", server = { url = "http://gpu/v1" } }
+      secure = { engine = "http", server = { url = "https://gpu/v1" } }
+    }
+    profiles     = { small = { models = ["served", "plain", "secure"], secrets = { GPU_KEY = "arn:aws:secretsmanager:eu-west-1:123456789012:secret:gpu-AbCdEf" } } }
+    worker_image = "worker@sha256:0000000000000000000000000000000000000000000000000000000000000000"
+  }
+
+  assert {
+    condition     = local.server_ports["small"] == toset(["8000", "80"])
+    error_message = "ports of servers: ${jsonencode(local.server_ports)}"
+  }
+}
+
 run "models_share_no_queue" {
   command = plan
 

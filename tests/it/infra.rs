@@ -16,7 +16,7 @@ fn catalog_that_terraform_renders_is_a_catalog() {
             Engine::Http(_) => "server",
         })
         .collect();
-    for source in ["path", "hugging_face", "s3", "pypi"] {
+    for source in ["path", "hugging_face", "s3", "pypi", "server"] {
         assert!(
             sources.contains(&source),
             "no model is from {source}: {sources:?}"

@@ -5,6 +5,7 @@ locals {
   interfaces = var.mode != "endpoints" ? toset([]) : setunion(
     var.endpoint_services,
     var.session_manager_endpoints ? ["ec2messages", "ssm", "ssmmessages"] : [],
+    var.secrets_endpoint ? ["secretsmanager"] : [],
   )
 }
 

@@ -87,6 +87,12 @@ variable "session_manager_endpoints" {
   default     = false
 }
 
+variable "secrets_endpoint" {
+  description = "In mode endpoints: adds the interface endpoint of Secrets Manager, which workers with secrets read."
+  type        = bool
+  default     = false
+}
+
 variable "flow_logs" {
   description = "Whether to log rejected traffic of the VPC to CloudWatch. Not used in mode existing."
   type = object({

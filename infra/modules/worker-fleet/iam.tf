@@ -12,7 +12,9 @@ locals {
   weight_arns    = [for weight in local.weights : "${weight.bucket_arn}/${weight.key}${endswith(weight.key, "/") ? "*" : ""}"]
   weight_folders = { for weight in local.weights : weight.bucket_arn => weight.key... if endswith(weight.key, "/") }
 
-  services = { for service in ["dynamodb", "s3", "sqs"] : service => "${service}.${var.region}.amazonaws.com" }
+  secret_arns = sort(distinct(values(var.settings.secrets)))
+
+  services = { for service in concat(["dynamodb", "s3", "sqs"], length(local.secret_arns) == 0 ? [] : ["secretsmanager"]) : service => "${service}.${var.region}.amazonaws.com" }
 
   statements = concat(
     [
@@ -93,6 +95,14 @@ locals {
         Action    = ["kms:Decrypt"]
         Resource  = var.weights_kms_key_arns
         Condition = { StringEquals = { "kms:ViaService" = [local.services.s3] } }
+      },
+    ],
+    length(local.secret_arns) == 0 ? [] : [
+      {
+        Sid      = "ReadSecrets"
+        Effect   = "Allow"
+        Action   = ["secretsmanager:GetSecretValue"]
+        Resource = local.secret_arns
       },
     ],
     local.ecr == null ? [] : [

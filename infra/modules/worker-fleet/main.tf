@@ -76,6 +76,12 @@ locals {
           drain_seconds = var.settings.drain_seconds
         })
       },
+      {
+        # Names and addresses alone: the values are in Secrets Manager.
+        path        = "/etc/nightshift/secrets"
+        permissions = "0600"
+        content     = join("", [for name, arn in var.settings.secrets : "${name}=${arn}\n"])
+      },
     ]
   })
 
@@ -104,6 +110,18 @@ resource "aws_vpc_security_group_egress_rule" "https" {
   ip_protocol       = "tcp"
   from_port         = 443
   to_port           = 443
+  tags              = local.tags
+}
+
+resource "aws_vpc_security_group_egress_rule" "server" {
+  for_each = var.server_ports
+
+  security_group_id = aws_security_group.worker.id
+  description       = "Servers of models."
+  cidr_ipv4         = "0.0.0.0/0"
+  ip_protocol       = "tcp"
+  from_port         = tonumber(each.key)
+  to_port           = tonumber(each.key)
   tags              = local.tags
 }
 

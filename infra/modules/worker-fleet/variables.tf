@@ -34,6 +34,7 @@ variable "settings" {
     - drain_seconds: what a worker has to commit and stop before its container is killed.
     - arguments: further arguments of nightshift worker, such as --sequences 256.
     - session_manager: lets operators open a shell through SSM. There is no SSH key in any case.
+    - secrets: environment variables of the worker, such as API keys of models' servers, by the ARN of the secret in Secrets Manager that holds the value. They are read at each start, and never written to a disk.
   EOT
   type = object({
     models            = list(string)
@@ -51,6 +52,7 @@ variable "settings" {
     drain_seconds     = optional(number, 60)
     arguments         = optional(list(string), [])
     session_manager   = optional(bool, false)
+    secrets           = optional(map(string), {})
   })
 
   validation {
@@ -102,6 +104,24 @@ variable "settings" {
   validation {
     condition     = alltrue([for argument in var.settings.arguments : can(regex("^[A-Za-z0-9=._-]+$", argument))])
     error_message = "settings.arguments must be plain words, one per element."
+  }
+
+  validation {
+    condition = alltrue([
+      for name, arn in var.settings.secrets : can(regex("^[A-Z_][A-Z0-9_]*$", name)) && !can(regex("^(NIGHTSHIFT|AWS)_", name)) && can(regex("^arn:[a-z0-9-]+:secretsmanager:[a-z0-9-]+:[0-9]{12}:secret:[A-Za-z0-9/_+=.@-]+$", arn))
+    ])
+    error_message = "settings.secrets must have names of variables in upper case, none of which starts with NIGHTSHIFT_ or AWS_, and ARNs of secrets in Secrets Manager, without wildcards."
+  }
+}
+
+variable "server_ports" {
+  description = "Ports beside 443 that models' servers listen on: the workers may reach them anywhere."
+  type        = set(string)
+  default     = []
+
+  validation {
+    condition     = alltrue([for port in var.server_ports : can(regex("^[0-9]{1,5}$", port)) && tonumber(port) >= 1 && tonumber(port) <= 65535])
+    error_message = "server_ports must be from 1 to 65535."
   }
 }
 

@@ -87,6 +87,7 @@ run "endpoints_mode_has_no_way_out" {
   variables {
     mode                      = "endpoints"
     session_manager_endpoints = true
+    secrets_endpoint          = true
   }
 
   assert {
@@ -94,7 +95,7 @@ run "endpoints_mode_has_no_way_out" {
     error_message = "No route may lead out."
   }
   assert {
-    condition     = length(setsubtract(["sqs", "ecr.api", "ecr.dkr", "logs", "sts", "kms", "autoscaling", "monitoring", "ssm", "ssmmessages", "ec2messages"], keys(aws_vpc_endpoint.interface))) == 0
+    condition     = length(setsubtract(["sqs", "ecr.api", "ecr.dkr", "logs", "sts", "kms", "autoscaling", "monitoring", "ssm", "ssmmessages", "ec2messages", "secretsmanager"], keys(aws_vpc_endpoint.interface))) == 0
     error_message = "A service that workers call has no endpoint."
   }
   assert {

@@ -5,6 +5,8 @@ set -euo pipefail
 
 readonly CONTAINER=nightshift-worker
 readonly SCRATCH=/var/lib/nightshift
+# In memory, and readable by root alone.
+readonly SECRETS=/run/nightshift/secrets.env
 # In memory: the registry's password is not written to a disk.
 export DOCKER_CONFIG=/run/nightshift/docker
 
@@ -65,10 +67,26 @@ pull_image() {
   docker pull --quiet "$IMAGE"
 }
 
+# Reads the secrets that /etc/nightshift/secrets names, one NAME=ARN a line, into the worker's environment.
+read_secrets() {
+  local name arn value
+  (umask 077 && : >"$SECRETS")
+  while IFS='=' read -r name arn; do
+    value=$(aws secretsmanager get-secret-value --region "$REGION" --secret-id "$arn" \
+      --query SecretString --output text </dev/null)
+    if [[ -z $value || $value == None || $value == *$'\n'* ]]; then
+      echo "the secret $arn for $name must be text of one line: no worker is started" >&2
+      return 1
+    fi
+    printf '%s=%s\n' "$name" "$value" >>"$SECRETS"
+  done </etc/nightshift/secrets
+}
+
 prepare() {
   mount_scratch
   install -d -o "$CONTAINER_USER" -g "$CONTAINER_USER" -m 0750 "$SCRATCH/models"
   install -d -m 0700 "$DOCKER_CONFIG"
+  read_secrets
   pull_image
   docker rm --force "$CONTAINER" >/dev/null 2>&1 || true
 }
@@ -85,6 +103,7 @@ run() {
   read -ra further <<<"$ARGUMENTS"
   exec docker run --rm --name "$CONTAINER" \
     --env-file /etc/nightshift/worker.env \
+    --env-file "$SECRETS" \
     "${gpus[@]}" \
     --user "$CONTAINER_USER:$CONTAINER_USER" \
     --read-only \

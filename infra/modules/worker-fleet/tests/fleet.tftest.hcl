@@ -285,6 +285,54 @@ run "the_role_has_no_wildcard_but_the_login" {
   }
 }
 
+run "secrets_are_named_and_never_written" {
+  command = plan
+
+  variables {
+    settings = {
+      models  = ["llama-3.1-8b"]
+      secrets = { VLLM_API_KEY = "arn:aws:secretsmanager:eu-west-1:123456789012:secret:vllm-AbCdEf" }
+    }
+    server_ports = ["8000"]
+  }
+
+  assert {
+    condition     = jsonencode([for statement in local.statements : statement.Resource if statement.Sid == "ReadSecrets"]) == jsonencode([["arn:aws:secretsmanager:eu-west-1:123456789012:secret:vllm-AbCdEf"]])
+    error_message = "The workers must be able to read exactly the secrets that are named."
+  }
+  assert {
+    condition     = contains(one([for statement in local.statements : statement.Condition.StringEquals["kms:ViaService"] if statement.Sid == "Key"]), "secretsmanager.eu-west-1.amazonaws.com")
+    error_message = "A secret under the deployment's key could not be read."
+  }
+  assert {
+    condition     = strcontains(local.user_data, "VLLM_API_KEY=arn:aws:secretsmanager:eu-west-1:123456789012:secret:vllm-AbCdEf") && strcontains(local.user_data, "--env-file \"$SECRETS\"")
+    error_message = "The instance does not learn which secrets to read."
+  }
+  assert {
+    condition     = [for rule in aws_vpc_security_group_egress_rule.server : [rule.from_port, rule.to_port, rule.ip_protocol]] == [[8000, 8000, "tcp"]]
+    error_message = "A model's server cannot be reached."
+  }
+}
+
+run "nothing_is_added_where_no_server_has_a_model" {
+  command = plan
+
+  assert {
+    condition     = length(aws_vpc_security_group_egress_rule.server) == 0 && length([for statement in local.statements : statement if statement.Sid == "ReadSecrets"]) == 0
+    error_message = "A fleet without servers must not get their rights."
+  }
+}
+
+run "a_secret_in_place_of_its_arn_is_refused" {
+  command = plan
+
+  variables {
+    settings = { models = ["llama-3.1-8b"], secrets = { VLLM_API_KEY = "sk-1234" } }
+  }
+
+  expect_failures = [var.settings]
+}
+
 run "a_public_registry_needs_no_rights" {
   command = plan
 
