@@ -3,24 +3,24 @@
 //! A task owns some output columns of some rows. It multiplies tiles of up to [`Simd::ROWS`] rows with one
 //! panel, and finishes each tile while it is hot. The sum of a value runs over `k` in ascending order in one
 //! register, whatever the tile's height: a row's bits do not depend on its neighbours.
-#![expect(
-    unsafe_code,
-    reason = "unchecked loads in the inner loop, and disjoint writes of tasks"
-)]
+#![expect(unsafe_code, reason = "tasks write disjoint parts")]
+
+mod epilogue;
+mod floats;
 
 use std::ops::Range;
 use std::sync::Mutex;
 
-use super::element::Element;
+use self::epilogue::{activate_row, gate_row, softcap_row};
+pub(super) use self::floats::FloatFactors;
 use super::isa::{Isa, Kernel};
-use super::pack::{PANEL, Packed, ROWS};
+use super::lock;
+use super::pack::{PANEL, ROWS};
 use super::pool::{Pool, first_row};
 use super::simd::Simd;
 use super::storage::{Output, OutputValues};
 use super::winners::Winners;
-use super::{lock, math};
-use crate::backend::activation::{activate, gate};
-use crate::backend::{Activation, Epilogue};
+use crate::backend::Epilogue;
 
 /// Rows that stay in the second-level cache beside a panel; more are cut into blocks.
 const ROW_BLOCK: usize = 192;
@@ -63,72 +63,6 @@ pub(super) trait Factors: Copy + Sync {
         values: &mut [f32; PANEL],
         spare: &[f32; PANEL],
     );
-}
-
-/// The operands of a product in one float type.
-#[derive(Clone, Copy)]
-pub(super) struct FloatFactors<'a, E> {
-    /// `[rows, stride]`.
-    pub(super) x: &'a [E],
-    /// Values from row to row of `x`.
-    pub(super) stride: usize,
-    /// The matrix.
-    pub(super) weight: &'a Packed<E>,
-}
-
-impl<E: Element> FloatFactors<'_, E> {
-    /// As [`Factors::multiply`], which needs no room.
-    #[inline(always)]
-    pub(super) fn multiply<S: Simd, const M: usize>(
-        &self,
-        s: S,
-        row: usize,
-        panel: usize,
-        tile: &mut Tile<M>,
-        part: (usize, usize),
-    ) {
-        let x = &self.x[row * self.stride..];
-        if S::HAS_TILES {
-            let panel = E::bf16s(self.weight.panel(panel));
-            s.multiply_pairs(E::bf16s(x), self.stride, panel, tile, part);
-        } else {
-            multiply(s, x, self.stride, self.weight.panel(panel), tile);
-        }
-    }
-}
-
-impl<E: Element> Factors for FloatFactors<'_, E> {
-    const HAS_INT8: bool = false;
-    const HAS_BF16: bool = E::IS_BF16;
-    const HAS_TILES: bool = E::IS_BF16;
-
-    fn n(&self) -> usize {
-        self.weight.n
-    }
-
-    #[inline(always)]
-    fn multiply<S: Simd, const M: usize>(
-        &self,
-        s: S,
-        row: usize,
-        panel: usize,
-        tile: &mut Tile<M>,
-        _spare: &mut Tile<M>,
-        part: (usize, usize),
-    ) {
-        FloatFactors::multiply(self, s, row, panel, tile, part);
-    }
-
-    #[inline(always)]
-    fn settle<S: Simd>(
-        &self,
-        _s: S,
-        _row: usize,
-        _panel: usize,
-        _values: &mut [f32; PANEL],
-        _spare: &[f32; PANEL],
-    ) {
-    }
 }
 
 /// One product, and what becomes of it.
@@ -486,103 +420,6 @@ impl<F: Factors> Tiles<'_, F> {
         }
         // SAFETY: the task alone has these columns of these rows.
         unsafe { out.write(s, row, self.column, &values[..width]) };
-    }
-}
-
-/// `tile[r][c] = sum over k of x[r][k] * panel[k][c]`, for `M` rows of `x` that lie `stride` apart.
-#[inline(always)]
-fn multiply<S: Simd, E: Element, const M: usize>(
-    s: S,
-    x: &[E],
-    stride: usize,
-    panel: &[E],
-    tile: &mut Tile<M>,
-) {
-    let units = panel.len() / (PANEL * E::PACK);
-    assert!(
-        x.len() >= (M - 1) * stride + units * E::PACK,
-        "all rows of the tile lie in x"
-    );
-    let width = 2 * S::LANES;
-    let mut column = 0;
-    while column < PANEL {
-        let mut sums = [[s.splat(0.0); 2]; M];
-        for (unit, lanes) in panel.chunks_exact(PANEL * E::PACK).enumerate() {
-            let first = E::load(s, &lanes[column * E::PACK..]);
-            let second = E::load(s, &lanes[(column + S::LANES) * E::PACK..]);
-            for (r, sums) in sums.iter_mut().enumerate() {
-                let at = r * stride + unit * E::PACK;
-                // SAFETY: `r < M` and `unit < units`: inside x, as asserted above.
-                let x = E::splat(s, unsafe { x.get_unchecked(at..at + E::PACK) });
-                sums[0] = E::dot(s, sums[0], first, x);
-                sums[1] = E::dot(s, sums[1], second, x);
-            }
-        }
-        for (values, sums) in tile.iter_mut().zip(&sums) {
-            s.store(sums[0], &mut values[column..]);
-            s.store(sums[1], &mut values[column + S::LANES..]);
-        }
-        column += width;
-    }
-}
-
-#[inline(always)]
-fn activate_row<S: Simd>(s: S, act: Activation, values: &mut [f32; PANEL]) {
-    let mut at = 0;
-    match act {
-        Activation::Silu => {
-            while at < PANEL {
-                s.store(math::silu(s, s.load(&values[at..])), &mut values[at..]);
-                at += S::LANES;
-            }
-        }
-        Activation::GeluTanh => {
-            while at < PANEL {
-                s.store(math::gelu_tanh(s, s.load(&values[at..])), &mut values[at..]);
-                at += S::LANES;
-            }
-        }
-        Activation::GeluErf | Activation::ClampedSwiglu { .. } => {
-            for value in values {
-                *value = activate(act, *value);
-            }
-        }
-    }
-}
-
-/// Writes `act(values) * up` to `values`.
-#[inline(always)]
-fn gate_row<S: Simd>(s: S, act: Activation, values: &mut [f32; PANEL], up: &[f32; PANEL]) {
-    match act {
-        Activation::Silu => {
-            let mut at = 0;
-            while at < PANEL {
-                let gated = s.mul(math::silu(s, s.load(&values[at..])), s.load(&up[at..]));
-                s.store(gated, &mut values[at..]);
-                at += S::LANES;
-            }
-        }
-        Activation::GeluTanh | Activation::GeluErf => {
-            activate_row(s, act, values);
-            for (value, up) in values.iter_mut().zip(up) {
-                *value *= up;
-            }
-        }
-        Activation::ClampedSwiglu { .. } => {
-            for (value, up) in values.iter_mut().zip(up) {
-                *value = gate(act, *value, *up);
-            }
-        }
-    }
-}
-
-#[inline(always)]
-fn softcap_row<S: Simd>(s: S, cap: f32, values: &mut [f32; PANEL]) {
-    let mut at = 0;
-    while at < PANEL {
-        let capped = math::tanh(s, s.div(s.load(&values[at..]), s.splat(cap)));
-        s.store(s.mul(capped, s.splat(cap)), &mut values[at..]);
-        at += S::LANES;
     }
 }
 
