@@ -91,16 +91,66 @@ DEVICE u32 weight_row(const GemmArgs &a, const Tile &tile, u32 j, bool &valid) {
   return j / 8 % 2 * half + col;
 }
 
-DEVICE void write_value(const GemmArgs &a, u64 at, float value) {
-  if (a.out_type == OUT_BF16) ((u16 *)a.out)[at] = bf16_of(value);
-  else if (a.epilogue == EPILOGUE_RESIDUAL) ((float *)a.out)[at] += value;
-  else ((float *)a.out)[at] = value;
+// Floats from row to row of a tile of sums: 8 more than a row, which spreads float2 writes over the banks.
+#define SUMS_STRIDE(BN) ((BN) + 8)
+
+// A product with its scales and bias, for weight row `col`.
+DEVICE float product_of(const GemmArgs &a, u32 stack, float sum, float x_scale, u32 col) {
+  u32 row = stack * a.n + col;
+  if (a.w_scale && !a.scale_block) sum *= x_scale * a.w_scale[row];
+  return a.bias ? sum + a.bias[row] : sum;
 }
 
-DEVICE float finish(const GemmArgs &a, float value) {
+// The output value of column `at` of a tile of sums.
+DEVICE float finish(const GemmArgs &a, const Tile &tile, const float *row, u32 at, float x_scale) {
+  u32 col = tile.col + at;
+  if (a.epilogue == EPILOGUE_GATED) {
+    u32 place = at / 8 * 16 + at % 8;
+    float gate = product_of(a, tile.stack, row[place], x_scale, col);
+    return gated(a.act, gate, product_of(a, tile.stack, row[place + 8], x_scale, a.n / 2 + col), a.p0, a.p1);
+  }
+  float value = product_of(a, tile.stack, row[at], x_scale, col);
   if (a.epilogue == EPILOGUE_ACT) return activate(a.act, value, a.p0, a.p1);
   if (a.epilogue == EPILOGUE_SOFTCAP) return a.p0 * tanhf(value / a.p0);
   return value;
+}
+
+// Writes a tile of sums, two columns a thread.
+template <u32 BM, u32 BN, u32 THREADS>
+DEVICE void write_tile(const GemmArgs &a, const Tile &tile, const RowMap &map, const float *sums) {
+  bool is_gated = a.epilogue == EPILOGUE_GATED;
+  u32 width = is_gated ? BN / 2 : BN, cols = is_gated ? a.n / 2 : a.n;
+  u32 rows = min_of(BM, tile.rows);
+#pragma unroll 1
+  for (u32 i = threadIdx.x; i < rows * width / 2; i += THREADS) {
+    u32 row = i / (width / 2), at = i % (width / 2) * 2, col = tile.col + at;
+    if (col >= cols) continue;
+    float x_scale = a.x_scale && !a.scale_block ? a.x_scale[map.x(tile.row + row)] : 1.0f;
+    float values[2] = {0.0f, 0.0f};
+    u32 count = min_of(2, cols - col);
+#pragma unroll 1
+    for (u32 c = 0; c < count; c++) values[c] = finish(a, tile, sums + row * SUMS_STRIDE(BN), at + c, x_scale);
+    u64 to = (u64)map.out(tile.row + row) * a.ldo + tile.stack * a.out_stack + col;
+    bool together = count == 2 && (to & 1) == 0;
+    if (a.out_type == OUT_BF16) {
+      u16 *out = (u16 *)a.out + to;
+      if (together) {
+        *(u32 *)out = bf16x2_of(values[0], values[1]);
+      } else {
+        out[0] = bf16_of(values[0]);
+        if (count == 2) out[1] = bf16_of(values[1]);
+      }
+      continue;
+    }
+    float *out = (float *)a.out + to;
+    bool adds = a.epilogue == EPILOGUE_RESIDUAL;
+    if (together) {
+      float2 before = adds ? *(const float2 *)out : make_float2(0.0f, 0.0f);
+      *(float2 *)out = adds ? make_float2(before.x + values[0], before.y + values[1]) : make_float2(values[0], values[1]);
+    } else {
+      for (u32 c = 0; c < count; c++) out[c] = adds ? out[c] + values[c] : values[c];
+    }
+  }
 }
 
 template <class Kind, u32 BM, u32 BN, u32 WARPS_M, u32 WARPS_N, u32 STAGES>
@@ -208,45 +258,22 @@ DEVICE void multiply_tile(const GemmArgs &a, const Tile &tile, const RowMap &map
     if (Kind::PROMOTES) promote(step);
   }
 
-  u32 stack_row = tile.stack * a.n;
+  // The sums go through shared memory: what follows is written once and not for each register.
+  copy_wait<0>();
+  __syncthreads();
+  float *tile_sums = (float *)shared;
 #pragma unroll
   for (u32 i = 0; i < TILES_M; i++)
 #pragma unroll
-    for (u32 half = 0; half < 2; half++) {
-      u32 row = product_row(i, 2 * half);
-      if (row >= tile.rows) continue;
-      u32 out_row = map.out(tile.row + row);
-      u64 at = (u64)out_row * a.ldo + tile.stack * a.out_stack;
-      float x_scale = a.x_scale && !a.scale_block ? a.x_scale[map.x(tile.row + row)] : 1.0f;
-      auto value = [&](u32 j, u32 e, u32 col) {
-        float sum = Kind::PROMOTES ? totals[i][j][e] : (float)sums[i][j][e];
-        if (a.w_scale && !a.scale_block) sum *= x_scale * a.w_scale[stack_row + col];
-        return a.bias ? sum + a.bias[stack_row + col] : sum;
-      };
-      if (a.epilogue == EPILOGUE_GATED) {
+    for (u32 j = 0; j < TILES_N; j++)
 #pragma unroll
-        for (u32 j = 0; j < TILES_N; j += 2)
-#pragma unroll
-          for (u32 e = 2 * half; e < 2 * half + 2; e++) {
-            u32 col = tile.col + (warp_n * TILES_N + j) / 2 * 8 + lane % 4 * 2 + (e & 1);
-            if (col < a.n / 2) write_value(a, at + col, gated(a.act, value(j, e, col), value(j + 1, e, a.n / 2 + col), a.p0, a.p1));
-          }
-        continue;
+      for (u32 e = 0; e < 4; e += 2) {
+        float *to = tile_sums + product_row(i, e) * SUMS_STRIDE(BN) + tile_col(j, e);
+        if (Kind::PROMOTES) *(float2 *)to = make_float2(totals[i][j][e], totals[i][j][e + 1]);
+        else *(float2 *)to = make_float2((float)sums[i][j][e], (float)sums[i][j][e + 1]);
       }
-#pragma unroll
-      for (u32 j = 0; j < TILES_N; j++) {
-        u32 col = tile.col + tile_col(j, 2 * half);
-        bool both = col + 1 < a.n;
-        float first = col < a.n ? finish(a, value(j, 2 * half, col)) : 0.0f;
-        float second = both ? finish(a, value(j, 2 * half + 1, col + 1)) : 0.0f;
-        if (both && a.out_type == OUT_BF16 && ((at + col) & 1) == 0) {
-          *(u32 *)((u16 *)a.out + at + col) = bf16x2_of(first, second);
-        } else {
-          if (col < a.n) write_value(a, at + col, first);
-          if (both) write_value(a, at + col + 1, second);
-        }
-      }
-    }
+  __syncthreads();
+  write_tile<BM, BN, THREADS>(a, tile, map, tile_sums);
 }
 
 template <class Kind, u32 BM, u32 BN, u32 WARPS_M, u32 WARPS_N, u32 STAGES>

@@ -27,7 +27,12 @@
 #define __device__
 #define __global__
 #define __forceinline__ inline
-#define __launch_bounds__(...)
+#ifdef SHIM_LIST
+// For the list of kernels, which is read from preprocessed text.
+#define __launch_bounds__(threads) SHIM_KERNEL threads
+#else
+#define __launch_bounds__(threads)
+#endif
 #define __align__(n) alignas(n)
 #define __shared__ static __attribute__((section("shim_shared")))
 
@@ -127,6 +132,8 @@ struct Machine {
   unsigned threads = 0;
   unsigned at_barrier = 0;
   unsigned done = 0;
+  // What threads have voted for in a barrier with a vote.
+  bool any = false;
   Fiber *current = nullptr;
   void *home = nullptr;
   void *home_fake_stack = nullptr;
@@ -330,7 +337,7 @@ inline void run_block() {
   Machine &m = machine;
   if (__start_shim_shared) memset(__start_shim_shared, 0xff, __stop_shim_shared - __start_shim_shared);
   if (m.dynamic_bytes) memset(m.dynamic, 0xff, m.dynamic_bytes);
-  m.at_barrier = m.done = 0;
+  m.at_barrier = m.done = 0, m.any = false;
   for (unsigned i = 0; i < m.threads; i++) prepare_fiber(i), m.order[i] = i;
   shuffle(m.order, m.threads);
   for (unsigned i = 0; i < m.threads; i++) m.place[m.order[i]] = i;
@@ -413,11 +420,11 @@ inline unsigned __ballot_sync(unsigned mask, bool vote) { return shim::ballot(ma
 inline bool __any_sync(unsigned mask, bool vote) { return shim::ballot(mask, vote) != 0; }
 inline bool __all_sync(unsigned mask, bool vote) { return shim::ballot(mask, !vote) == 0; }
 inline int __syncthreads_or(int vote) {
-  __shared__ int any;
+  if (vote) shim::machine.any = true;
   shim::barrier();
-  any = 0;
+  int any = shim::machine.any;
   shim::barrier();
-  if (vote) any = 1;
+  shim::machine.any = false;
   shim::barrier();
   return any;
 }
@@ -442,5 +449,7 @@ template <class T>
 T atomicMin(T *at, std::type_identity_t<T> value) { T old = *at; if (value < old) *at = value; return old; }
 template <class T>
 T atomicOr(T *at, std::type_identity_t<T> value) { T old = *at; *at = old | value; return old; }
+template <class T>
+T atomicExch(T *at, std::type_identity_t<T> value) { T old = *at; *at = value; return old; }
 template <class T>
 T __ldg(const T *at) { return *at; }
