@@ -5,7 +5,7 @@
 // same arithmetic for a row, so its bits do not depend on which of them computes it, nor on its neighbours.
 // Every step of it that could be fused or not is spelled out.
 #pragma once
-#include "prims.cuh"
+#include "args.cuh"
 
 #define PAGE_TOKENS 16
 #define KV_TILE 32
@@ -13,24 +13,6 @@
 #define LOG2_E 1.4426950408889634f
 #define FLAG_INDIRECT 1
 #define FLAG_PARTIAL 2
-
-struct AttendArgs {
-  const u16 *qkv;
-  const void *k_pool, *v_pool;
-  const float *sinks;
-  const u32 *pages, *starts;
-  const u32 *sequences, *q_pos, *counters, *part_base;
-  const u32 *items;
-  const u32 *row_list;
-  float *part_acc;
-  float *part_ml;
-  void *out;
-  u32 ldq, ldo, q_heads, kv_heads, dk, dv;
-  u32 bidirectional;
-  u32 window;
-  float scale, softcap;
-  float k_scale, v_scale;
-};
 
 // Tokens that a query sees: first .. end.
 struct Seen {

@@ -6,29 +6,7 @@
 // Bound by the weights' bytes below about 250 rows (sm_90), by the matrix unit above.
 // Tolerance: f32 sums of exact products in another order, 1e-6 of the sum of magnitudes; int8 sums are exact.
 #pragma once
-#include "prims.cuh"
-
-struct GemmArgs {
-  const void *x;
-  const void *w;
-  void *out;
-  const float *bias;
-  const float *x_scale;
-  const float *w_scale;
-  const u32 *x_rows;
-  const u32 *tiles;
-  const u32 *pairs;
-  u32 m, n, k;
-  u32 ldx, ldw, ldo;
-  u32 x_stack, out_stack;
-  u32 epilogue;
-  u32 act;
-  u32 out_type;
-  u32 scale_block;
-  float p0, p1;
-  u32 x_div;
-  u32 zero;
-};
+#include "args.cuh"
 
 enum Epilogue { EPILOGUE_NONE, EPILOGUE_RESIDUAL, EPILOGUE_GATED, EPILOGUE_ACT, EPILOGUE_SOFTCAP };
 

@@ -3,23 +3,7 @@
 // Geometry: one block of 256 threads a row; `norm` keeps the row in 4 * cols bytes of dynamic shared memory.
 // Reference: `norm` in scalar/forward.rs. Bound by memory: 4 bytes read (12 with an addend) and the output's written
 // a value. Tolerance: sums in another order, 1e-6 of the row's norm; then the output type's rounding.
-#include "prims.cuh"
-
-struct NormArgs {
-  float *x;
-  const float *add;
-  const float *gain;
-  const float *bias;
-  void *out;
-  float *out_scale;
-  u32 cols, ldx, lda, ldo;
-  u32 kind;
-  u32 out_type;
-  u32 plus_one;
-  u32 block;
-  float eps;
-  u32 zero;
-};
+#include "args.cuh"
 
 // Returns the scale of values whose greatest magnitude is `max`: NaN where one is not finite.
 DEVICE float scale_of(float max, u32 out_type) {

@@ -4,25 +4,11 @@
 // Geometry: one block of 128 threads a row; a warp takes head after head, the head in registers and shuffles only
 // for the norm's sum. Reference: `rope_store` in scalar/attention.rs.
 // Bound by memory: each row read once and written once. Tolerance: one rounding to bf16 (or e4m3) of f32 arithmetic.
-#include "prims.cuh"
+#include "args.cuh"
 
 #define PAGE_TOKENS 16
 // The longest head: 576 values of a latent and its rotated part.
 #define HEAD_MAX 576
-
-struct RopeArgs {
-  u16 *qkv;
-  void *k_pool, *v_pool;
-  const float *cosines, *sines;
-  const float *q_gain, *k_gain;
-  const u32 *positions, *write_slots;
-  u32 ldq, q_heads, kv_heads, dk, dv;
-  u32 pairs, style;
-  u32 latent;
-  u32 q_gain_len, k_gain_len;
-  u32 fp8;
-  float q_eps, k_eps, k_scale, v_scale;
-};
 
 // Where a head goes in its pool: the row of `slot`, `padded` values long.
 DEVICE u64 pool_at(u32 slot, u32 head, u32 heads, u32 padded) {

@@ -5,24 +5,11 @@
 // choices of all experts, and of all groups. Bound by reading the router from the L2 cache.
 // Tolerance: f32 sums in another order, 1e-6; equal scores go to the lower expert.
 // `sort_pairs`: one block; exact, ascending pairs within an expert.
-#include "prims.cuh"
+#include "args.cuh"
 
 #define NO_EXPERT 0xffffffffu
 #define TILE_ROWS 64
 #define GROUPS_MAX 64
-
-struct RouteArgs {
-  const void *x;
-  const u16 *w;
-  const float *bias;
-  const float *choice_bias;
-  u32 *experts;
-  float *weights;
-  const u32 *counters;
-  u32 expert_count, k, ldx, ldw, top_k;
-  u32 sigmoid, groups, groups_kept, renorm;
-  float scale;
-};
 
 // Order of f32 as in `total_cmp`: greater keys are greater values, NaN on top.
 DEVICE u32 key_of(float x) {

@@ -7,7 +7,7 @@
 // The exponential is exp.rs, step by step, never fused.
 // Bound by reading logits from the L2 cache: once for plain greedy rows, about a dozen times for the rest.
 // Tolerance: tokens equal the reference's where logits are equal; log-probabilities within 1e-6.
-#include "prims.cuh"
+#include "args.cuh"
 
 #define THREADS 1024
 #define WARPS (THREADS / 32)
@@ -22,34 +22,6 @@
 #define FIXED_ONE 0x1p43f
 
 enum Status { STATUS_DEAD, STATUS_TOKEN, STATUS_BAD };
-
-struct SampleRow {
-  u32 slot, flags;
-  u32 seed_low, seed_high, choice, position;
-  u32 forced, top_n, top_k;
-  float temperature, top_p, min_p, repetition, frequency, presence;
-  u32 mask_at, mask_words;
-  u32 bias_at, bias_count;
-  u32 top_at;
-};
-
-struct SampleArgs {
-  const float *logits;
-  const SampleRow *rows;
-  const u32 *runs;
-  const u32 *masks;
-  const u32 *biases;
-  u32 *history;
-  u32 *slots;
-  float *adjusted, *weights;
-  u32 *uses;
-  u32 *out_tokens;
-  float *out_logprobs;
-  u32 *out_status;
-  u32 *top_ids;
-  float *top_logprobs;
-  u32 run_count, ld, vocabulary, history_tokens;
-};
 
 // What the threads of a block share.
 struct Shared {

@@ -29,9 +29,9 @@
 #define __forceinline__ inline
 #ifdef SHIM_LIST
 // For the list of kernels, which is read from preprocessed text.
-#define __launch_bounds__(threads) SHIM_KERNEL threads
+#define __launch_bounds__(threads, blocks) SHIM_KERNEL threads
 #else
-#define __launch_bounds__(threads)
+#define __launch_bounds__(threads, blocks)
 #endif
 #define __align__(n) alignas(n)
 #define __shared__ static __attribute__((section("shim_shared")))
