@@ -185,26 +185,36 @@ DEVICE void multiply_tile(const GemmArgs &a, const Tile &tile, const RowMap &map
 
   auto product_row = [&](u32 i, u32 e) { return (warp_m * TILES_M + i) * 16 + lane / 4 + (e >> 1) * 8; };
   auto tile_col = [&](u32 j, u32 e) { return (warp_n * TILES_N + j) * 8 + lane % 4 * 2 + (e & 1); };
-  auto promote = [&](u32 step) {
-    u32 blocks = (a.k + 127) / 128;
+  // Where the scales of a step are: those of a thread's rows of x, and of the gate's and the up rows of w.
+  const u32 k_blocks = (a.k + 127) / 128;
+  u32 x_scales[Kind::PROMOTES ? TILES_M : 1][2], w_scales[2] = {0, 0};
+  if (Kind::PROMOTES && a.scale_block) {
+    u32 halves = a.epilogue == EPILOGUE_GATED ? 2 : 1, n_blocks = (a.n / halves + 127) / 128;
+    w_scales[0] = (tile.stack * halves * n_blocks + tile.col / 128) * k_blocks;
+    w_scales[1] = w_scales[0] + (halves - 1) * n_blocks * k_blocks;
 #pragma unroll
     for (u32 i = 0; i < TILES_M; i++)
 #pragma unroll
-      for (u32 e = 0; e < 4; e++) {
-        u32 row = product_row(i, e);
-        float x_scale = 1.0f;
-        if (a.scale_block && row < tile.rows) x_scale = a.x_scale[(u64)map.x(tile.row + row) * blocks + step];
+      for (u32 half = 0; half < 2; half++) {
+        u32 row = product_row(i, 2 * half);
+        x_scales[i][half] = map.x(tile.row + (row < tile.rows ? row : 0)) * k_blocks;
+      }
+  }
+  auto promote = [&](u32 step) {
+    float w_scale[2] = {1.0f, 1.0f};
+    if (a.scale_block) w_scale[0] = a.w_scale[w_scales[0] + step], w_scale[1] = a.w_scale[w_scales[1] + step];
 #pragma unroll
-        for (u32 j = 0; j < TILES_N; j++) {
-          float scale = x_scale;
-          if (a.scale_block) {
-            bool valid;
-            u32 col = weight_row<BN>(a, tile, tile_col(j, e), valid);
-            if (valid) scale *= a.w_scale[((u64)tile.stack * ((a.n + 127) / 128) + col / 128) * blocks + step];
+    for (u32 i = 0; i < TILES_M; i++)
+#pragma unroll
+      for (u32 half = 0; half < 2; half++) {
+        float x_scale = a.scale_block ? a.x_scale[x_scales[i][half] + step] : 1.0f;
+#pragma unroll
+        for (u32 j = 0; j < TILES_N; j++)
+#pragma unroll
+          for (u32 e = 2 * half; e < 2 * half + 2; e++) {
+            totals[i][j][e] = fmaf((float)sums[i][j][e], x_scale * w_scale[j % 2], totals[i][j][e]);
+            sums[i][j][e] = 0;
           }
-          totals[i][j][e] += (float)sums[i][j][e] * scale;
-          sums[i][j][e] = 0;
-        }
       }
   };
 
@@ -221,7 +231,8 @@ DEVICE void multiply_tile(const GemmArgs &a, const Tile &tile, const RowMap &map
     copy_commit();
     const u8 *x_stage = shared + step % STAGES * STAGE_BYTES + x_row * ROW_BYTES + x_byte;
     const u8 *w_stage = shared + step % STAGES * STAGE_BYTES + (BM + w_row) * ROW_BYTES + w_byte;
-#pragma unroll
+    // Where 8-bit floats are widened in registers, one part at a time is all that fits.
+#pragma unroll(Kind::PROMOTES ? 1 : 4)
     for (u32 part = 0; part < STEP_BYTES / 32; part++) {
       u32 x_parts[TILES_M][4], w_parts[TILES_N / 2][4];
 #pragma unroll

@@ -1,6 +1,6 @@
 // Draws one token for each live logit row, and appends it to its slot's history.
 //
-// Shapes: README.md. Geometry: a block of 1024 threads takes the rows of one slot after another, then the next slot.
+// Shapes: README.md. Geometry: a block of 512 threads takes the rows of one slot after another, then the next slot.
 // Reference: sampling.rs. The order of operations is `SampleParams`'; sets are exact: thresholds are found by radix
 // selection over the bits of a logit, ties go to the lower id. Masses are counted in fixed point, so that their sums
 // do not depend on the order of threads: a weight of at most 1 in units of 2^-43, exact from 2^-19 up.
@@ -9,7 +9,7 @@
 // Tolerance: tokens equal the reference's where logits are equal; log-probabilities within 1e-6.
 #include "args.cuh"
 
-#define THREADS 1024
+#define THREADS 512
 #define WARPS (THREADS / 32)
 #define BINS 2048
 #define SEEN 0x80000000u
@@ -408,7 +408,7 @@ DEVICE void sample_row(const SampleArgs &a, u32 index, Shared &s) {
   __syncthreads();
 }
 
-KERNEL(1024) sample(SampleArgs a) {
+KERNEL(512) sample(SampleArgs a) {
   __shared__ Shared shared;
   for (u32 run = blockIdx.x; run < a.run_count; run += gridDim.x)
     for (u32 index = a.runs[run]; index < a.runs[run + 1]; index++) {

@@ -46,8 +46,8 @@ def compile_once(nvrtc, path, arch, cache):
     version = (ctypes.c_int(), ctypes.c_int())
     nvrtc.nvrtcVersion(ctypes.byref(version[0]), ctypes.byref(version[1]))
     key = json.dumps([version[0].value, version[1].value, arch, OPTIONS, texts]).encode()
-    stem = cache / f"{path.stem}.{arch}.{hashlib.sha256(key).hexdigest()[:16]}"
-    log_file, cubin_file = stem.with_suffix(".log"), stem.with_suffix(".cubin")
+    stem = f"{path.stem}.{arch}.{hashlib.sha256(key).hexdigest()[:16]}"
+    log_file, cubin_file = cache / f"{stem}.log", cache / f"{stem}.cubin"
     if not (log_file.exists() and cubin_file.exists()):
         cache.mkdir(parents=True, exist_ok=True)
         log, cubin = compile_kernel(nvrtc, path, arch)

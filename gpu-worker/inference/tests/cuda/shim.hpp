@@ -20,6 +20,7 @@
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <pthread.h>
+#include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
 
@@ -317,6 +318,10 @@ inline void prepare_fiber(unsigned index) {
   Machine &m = machine;
   Fiber &fiber = m.fibers[index];
   if (!fiber.stack) fiber.stack = (char *)aligned_alloc(64, STACK_BYTES);
+#if defined(__SANITIZE_ADDRESS__)
+  // A fiber's last frames never return: their marks are still there.
+  __asan_unpoison_memory_region(fiber.stack, STACK_BYTES);
+#endif
   void **top = (void **)(fiber.stack + STACK_BYTES) - 3;
   *--top = (void *)enter;
   for (int i = 0; i < 6; i++) *--top = nullptr;

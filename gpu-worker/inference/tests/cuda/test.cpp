@@ -133,7 +133,7 @@ void gemm(const GemmCase &c, const char *tile) {
   u32 x_rows = c.experts && !c.down ? c.m / c.top_k : c.gather ? c.m + 5 : c.m;
   u32 x_width = c.stacks * c.k, ldx = up(x_width, unit), ldw = up(c.k, unit) + unit;
   u32 n_out = c.epilogue == 2 ? c.n / 2 : c.n, ldo = up(c.stacks * n_out, 8);
-  u32 k_blocks = parts(c.k, 128), n_blocks = parts(c.n, 128);
+  u32 k_blocks = parts(c.k, 128), n_blocks = c.epilogue == 2 ? 2 * parts(c.n / 2, 128) : parts(c.n, 128);
   Buffer<u8> x((size_t)x_rows * ldx * bytes), w((size_t)stacks * c.n * ldw * bytes);
   std::vector<float> xs((size_t)x_rows * x_width), ws((size_t)stacks * c.n * c.k);
   for (u32 i = 0; i < x_rows; i++)
@@ -191,9 +191,10 @@ void gemm(const GemmCase &c, const char *tile) {
       double magnitude = 0;
       auto product = [&](u32 j) {
         double sum = 0;
+        u32 n_block = c.epilogue == 2 && j >= c.n / 2 ? n_blocks / 2 + (j - c.n / 2) / 128 : j / 128;
         for (u32 kk = 0; kk < c.k; kk++) {
           double term = (double)xs[(size_t)from * x_width + stack * c.k + kk] * ws[((size_t)matrix * c.n + j) * c.k + kk];
-          if (c.scale_block) term *= (double)x_scale[from * k_blocks + kk / 128] * w_scale[(matrix * n_blocks + j / 128) * k_blocks + kk / 128];
+          if (c.scale_block) term *= (double)x_scale[from * k_blocks + kk / 128] * w_scale[(matrix * n_blocks + n_block) * k_blocks + kk / 128];
           sum += term, magnitude += std::abs(term);
         }
         if (scaled && !c.scale_block) {
@@ -239,6 +240,7 @@ void products() {
   }
   gemm({"e4m3", 20, 300, 300, 0, 0, OUT_F32, true, false, 1, 128}, "m64");
   gemm({"e4m3", 20, 280, 260, 2, ACT_SILU, OUT_F32, false, false, 1, 128}, "m128");
+  gemm({"e4m3", 99, 280, 260, 2, ACT_SILU, OUT_BF16, true, false, 1, 128, 8, 3}, "m64");
   gemm({"bf16", 21, 12, 16, 0, 0, OUT_BF16, false, false, 4}, "m64");
   gemm({"bf16", 3, 20, 12, 0, 0, OUT_F32, false, false, 3}, "m16");
   for (const char *kind : {"bf16", "s8", "e4m3"}) {
@@ -762,7 +764,7 @@ void samples() {
     Buffer<u32> runs_at(runs);
     SampleArgs a = {logits.at, rows_at.at, runs_at.at, masks.at, biases.at, history.at, slots.at, adjusted.at, weights.at, uses.at, tokens.at, logprobs.at, status.at,
                     top_ids.at, top_logprobs.at, (u32)runs.size() - 1, ld, vocabulary, history_tokens};
-    launch("sample", {blocks, 1, 1}, 1024, 0, a);
+    launch("sample", {blocks, 1, 1}, 512, 0, a);
     for (u32 i = 0; i < uses.count; i++)
       if (uses[i]) wrong("uses are not left zero");
     for (u32 r = 0; r < rows; r++) {
