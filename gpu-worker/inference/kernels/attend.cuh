@@ -74,8 +74,11 @@ template <bool FP8>
 DEVICE void load_tokens(u16 *to, u32 stride, const Tokens &t, bool keys, u32 padded, u32 at, Seen seen, u32 thread, u32 threads) {
   const u8 *base = keys ? t.k : t.v;
   const u32 bytes = keys ? t.k_bytes : t.v_bytes, chunks = padded / 8;
-  for (u32 i = thread; i < KV_TILE * chunks; i += threads) {
-    u32 row = i / chunks, chunk = i % chunks, token = at + row;
+  // Row and chunk move on by sums: a division for each copy would take longer than the copy.
+  const u32 more_rows = threads / chunks, more_chunks = threads % chunks;
+  u32 row = thread / chunks, chunk = thread % chunks;
+  while (row < KV_TILE) {
+    u32 token = at + row;
     bool valid = token >= seen.first && token < seen.end;
     u16 *cell = to + row * stride + chunk * 8;
     if (FP8 && t.pages) {
@@ -88,8 +91,10 @@ DEVICE void load_tokens(u16 *to, u32 stride, const Tokens &t, bool keys, u32 pad
     } else {
       u32 past = chunk * 16;
       u32 filled = valid && past < bytes ? min_of(16, bytes - past) : 0;
-      copy_any(cell, filled ? token_at(t, base, bytes, token) + past : (const u8 *)to, filled);
+      copy_any(cell, filled ? token_at(t, base, bytes, token) + past : t.k, filled);
     }
+    row += more_rows, chunk += more_chunks;
+    if (chunk >= chunks) chunk -= chunks, row++;
   }
 }
 
@@ -401,6 +406,50 @@ DEVICE void attend_decode(const AttendArgs &a, u16 *shared) {
   }
 }
 
+// What a warp's rows have come to over the splits so far. Each thread keeps its own values in shared memory: they are
+// touched once a split.
+template <u32 D, u32 THREADS>
+struct Totals {
+  float *values;
+  float max[2], sum[2];
+
+  DEVICE void clear() {
+    max[0] = max[1] = -INFINITY_F;
+    sum[0] = sum[1] = 0.0f;
+#pragma unroll
+    for (u32 i = 0; i < D / 2; i++) values[i * THREADS + threadIdx.x] = 0.0f;
+  }
+
+  DEVICE void join_split(Warp<D> &warp) {
+    close_split(warp.running);
+#pragma unroll
+    for (u32 half = 0; half < 2; half++) {
+      Join j = join(max[half], sum[half], warp.running.max[half], warp.running.sum[half]);
+#pragma unroll
+      for (u32 i = 0; i < D / 8; i++)
+#pragma unroll
+        for (u32 e = 2 * half; e < 2 * half + 2; e++) {
+          float &total = values[(i * 4 + e) * THREADS + threadIdx.x];
+          total = join_value(j, total, warp.acc[i][e]);
+        }
+    }
+  }
+
+  DEVICE void write(const AttendArgs &a, const Rows2 &rows) {
+#pragma unroll
+    for (u32 half = 0; half < 2; half++) {
+      if (rows.head[half] == 0xffffffffu) continue;
+      float factor = final_factor(a, max[half], sum[half], rows.head[half]);
+#pragma unroll
+      for (u32 i = 0; i < D / 8; i++) {
+        const float *total = values + (i * 4 + 2 * half) * THREADS + threadIdx.x;
+        write_pair(a, rows.row[half], rows.head[half], i * 8 + lane_id() % 4 * 2, __fmul_rn(total[0], factor),
+                   __fmul_rn(total[THREADS], factor));
+      }
+    }
+  }
+};
+
 // Block items: rows of a sequence, or of a share group, 16 a warp, against the same keys.
 // Keys and values have one buffer each: the next keys load while values are added, the next values while scores are
 // made. Shared memory: totals, keys, values, then queries where they stay there.
@@ -408,8 +457,9 @@ template <u32 D, bool FP8, u32 WARPS>
 DEVICE void attend_block(const AttendArgs &a, u8 *shared) {
   const u32 STRIDE = D + 8, THREADS = 32 * WARPS;
   __shared__ u32 bounds[2 * WARPS];
-  float *totals = (float *)shared;
-  u16 *keys = (u16 *)(totals + THREADS * D / 2), *values = keys + KV_TILE * STRIDE;
+  Totals<D, THREADS> totals;
+  totals.values = (float *)shared;
+  u16 *keys = (u16 *)(totals.values + THREADS * D / 2), *values = keys + KV_TILE * STRIDE;
   u16 *queries = values + KV_TILE * STRIDE + warp_id() * 16 * STRIDE;
   u32 kv_head = blockIdx.y, count = a.counters[4], lane = lane_id();
   u32 k_cols = round_up(a.dk, 16), v_cols = round_up(a.dv, 16);
@@ -432,9 +482,7 @@ DEVICE void attend_block(const AttendArgs &a, u8 *shared) {
     Seen seen = {0xffffffffu, 0};
     for (u32 w = 0; w < WARPS; w++) seen = {min_of(seen.first, bounds[2 * w]), max_of(seen.end, bounds[2 * w + 1])};
     u32 first = max_of(first_split * SPLIT, seen.first / KV_TILE * KV_TILE), end = min_of(end_split * SPLIT, seen.end);
-    float total_max[2] = {-INFINITY_F, -INFINITY_F}, total_sum[2] = {0.0f, 0.0f};
-#pragma unroll
-    for (u32 i = 0; i < D / 2; i++) totals[i * THREADS + threadIdx.x] = 0.0f;
+    totals.clear();
     auto load = [&](bool is_keys, u32 at) {
       load_tokens<FP8>(is_keys ? keys : values, STRIDE, tokens, is_keys, is_keys ? k_cols : v_cols, at, seen, threadIdx.x, THREADS);
     };
@@ -467,34 +515,11 @@ DEVICE void attend_block(const AttendArgs &a, u8 *shared) {
         warp.write_partial(a, at / SPLIT);
         continue;
       }
-      close_split(warp.running);
-#pragma unroll
-      for (u32 half = 0; half < 2; half++) {
-        Join j = join(total_max[half], total_sum[half], warp.running.max[half], warp.running.sum[half]);
-#pragma unroll
-        for (u32 i = 0; i < D / 8; i++)
-#pragma unroll
-          for (u32 e = 2 * half; e < 2 * half + 2; e++) {
-            float &total = totals[(i * 4 + e) * THREADS + threadIdx.x];
-            total = join_value(j, total, warp.acc[i][e]);
-          }
-      }
+      totals.join_split(warp);
       warp.clear();
     }
     copy_wait<0>();
-    if (!(flags & FLAG_PARTIAL)) {
-#pragma unroll
-      for (u32 half = 0; half < 2; half++) {
-        if (warp.rows.head[half] == 0xffffffffu) continue;
-        float factor = final_factor(a, total_max[half], total_sum[half], warp.rows.head[half]);
-#pragma unroll
-        for (u32 i = 0; i < D / 8; i++) {
-          const float *total = totals + (i * 4 + 2 * half) * THREADS + threadIdx.x;
-          write_pair(a, warp.rows.row[half], warp.rows.head[half], i * 8 + lane % 4 * 2, __fmul_rn(total[0], factor),
-                     __fmul_rn(total[THREADS], factor));
-        }
-      }
-    }
+    if (!(flags & FLAG_PARTIAL)) totals.write(a, warp.rows);
     __syncthreads();
   }
 }
