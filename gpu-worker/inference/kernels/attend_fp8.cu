@@ -1,8 +1,8 @@
 // Grouped-query attention over keys and values in fp8 pages.
 //
-// Shapes, geometry and the order of sums: attend.cuh and README.md. Reference: `attend` in scalar/attention.rs.
+// Shapes, geometry and the order of sums: grouped.cuh, attend.cuh and README.md. Reference: `attend` in scalar/attention.rs.
 // Decode is bound by reading keys and values once, blocks by the matrix unit.
 // Tolerance: weights rounded to bf16, keys and values to e4m3, 1e-2 of the greatest value.
-#include "attend.cuh"
+#include "grouped.cuh"
 
 ATTEND(fp8, true)

@@ -1,25 +1,28 @@
 """Compiles every kernel with NVRTC and prints what each needs of a streaming multiprocessor.
 
-Needs no GPU: NVRTC comes from the nvidia-cuda-nvrtc wheel, or from a CUDA toolkit. Fails where a kernel does not
+Needs no GPU: NVRTC comes from the nvidia-cuda-nvrtc wheel (kept in .cache/nvrtc), or from the folder that
+NIGHTSHIFT_CUDA_LIBS names. What was compiled before is taken from the cache. Fails where a kernel does not
 compile, or where a hot one spills.
 
+    nvrtc_check.py --libraries
     nvrtc_check.py [--arch sm_80,sm_89,sm_90,sm_100] [--cache DIR] [--out DIR] [FILE.cu ...]
 """
 
 import argparse
 import ctypes
-import glob
 import hashlib
 import json
 import os
 import pathlib
 import re
-import site
+import subprocess
 import sys
 
 KERNELS = pathlib.Path(__file__).resolve().parents[2] / "kernels"
 TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", KERNELS.parents[2] / "target"))
 OPTIONS = ["-std=c++17", "--ptxas-options=-v"]
+VENV = KERNELS.parents[2] / ".cache/nvrtc"
+WHEEL = "nvidia-cuda-nvrtc==13.5.37"
 ARCHES = "sm_80,sm_89,sm_90,sm_100"
 # Kernels that a step spends its time in.
 HOT = re.compile(r"gemm_|attend_|^norm$|^rope_store$|^sample$")
@@ -30,14 +33,20 @@ USED = re.compile(r"Used (\d+) registers")
 STATIC_SHARED = re.compile(r"(\d+) bytes smem")
 
 
+def library_folder():
+    """Returns the folder of NVRTC: NIGHTSHIFT_CUDA_LIBS, or that of the wheel, which is installed if it is not there."""
+    if folder := os.environ.get("NIGHTSHIFT_CUDA_LIBS"):
+        return pathlib.Path(folder)
+    pattern = "lib/python*/site-packages/nvidia/*/lib/libnvrtc.so*"
+    if not list(VENV.glob(pattern)):
+        subprocess.run([sys.executable, "-m", "venv", VENV], check=True)
+        subprocess.run([VENV / "bin/pip", "install", "--quiet", WHEEL], check=True)
+    return next(VENV.glob(pattern)).parent
+
+
 def load_nvrtc():
-    """Opens NVRTC from NIGHTSHIFT_CUDA_LIBS, the wheel, or the loader's path."""
-    places = [os.environ.get("NIGHTSHIFT_CUDA_LIBS", "")]
-    places += [f"{site_dir}/nvidia/*/lib" for site_dir in site.getsitepackages()]
-    for place in filter(None, places):
-        for path in sorted(glob.glob(f"{place}/libnvrtc.so*"), reverse=True):
-            return ctypes.CDLL(path)
-    return ctypes.CDLL("libnvrtc.so")
+    """Opens NVRTC."""
+    return ctypes.CDLL(str(next(library_folder().glob("libnvrtc.so*"))))
 
 
 def compile_once(nvrtc, path, arch, cache):
@@ -101,8 +110,12 @@ def main():
     parser.add_argument("--arch", default=ARCHES)
     parser.add_argument("--cache", type=pathlib.Path, default=TARGET / "nvrtc")
     parser.add_argument("--out", type=pathlib.Path, help="where to write FILE.ARCH.cubin")
+    parser.add_argument("--libraries", action="store_true", help="print the folder of NVRTC, and no more")
     parser.add_argument("files", nargs="*", type=pathlib.Path)
     args = parser.parse_args()
+    if args.libraries:
+        print(library_folder())
+        return
     arches = args.arch.split(",")
     nvrtc = load_nvrtc()
     table = {}

@@ -378,7 +378,7 @@ void run_grid(const char *kernel, dim3 grid, dim3 block, size_t shared_bytes, ui
   m.random = seed * 0x9E3779B97F4A7C15ull + 0x1234567;
   m.dynamic_bytes = shared_bytes;
   // An own allocation, so that AddressSanitizer sees its end.
-  m.dynamic = (char *)aligned_alloc(16, shared_bytes ? (shared_bytes + 15) / 16 * 16 : 16);
+  if (posix_memalign((void **)&m.dynamic, 128, shared_bytes + (shared_bytes == 0))) abort();
   m.body = [](void *argument) { (*(F *)argument)(); };
   m.body_argument = &call;
 #if defined(__SANITIZE_ADDRESS__)

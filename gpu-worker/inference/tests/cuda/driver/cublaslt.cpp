@@ -4,7 +4,7 @@
 // too small), and as there a result's last bits depend on how many rows are multiplied together.
 // Types: bf16, fp16 out of bf16, f32, int8 with i32 sums, e4m3 with scalar, per-row and per-block scales.
 // Source of names, codes, layouts of scales: NVIDIA, cuBLAS library reference, "Using the cuBLASLt API".
-#include "driver.hpp"
+#include "../enqueue.hpp"
 
 #include <algorithm>
 #include <cmath>
