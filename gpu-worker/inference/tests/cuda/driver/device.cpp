@@ -142,7 +142,8 @@ API int cuModuleLoadData(void **module, const void *image) {
   uint32_t flags;
   memcpy(&flags, (const char *)image + 0x30, 4);
   unsigned own = (unsigned)setting("FAKE_CUDA_SM", 90), of_image = (flags >> 24 ? flags >> 8 : flags) & 0xff;
-  if (of_image / 10 != own / 10 || of_image > own) return NO_BINARY_FOR_GPU;
+  // An image that names none (a stand-in for a cubin) runs on all.
+  if (of_image && (of_image / 10 != own / 10 || of_image > own)) return NO_BINARY_FOR_GPU;
   // The version of the toolkit that wrote a cubin must not be newer, by major version, than the driver's.
   if (setting("FAKE_CUDA_DRIVER_VERSION", 13000) < 12000) return UNSUPPORTED_PTX_VERSION;
   auto *made = new Module;
