@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use fixture::Letters;
 use inference::backend::cpu::{CpuBackend, CpuConfig};
+use inference::backend::cuda::{CudaBackend, CudaConfig, DeviceUnavailable};
 use inference::backend::deferred::Deferred;
 use inference::backend::scalar::{ScalarBackend, ScalarConfig};
 use inference::backend::{
@@ -53,6 +54,31 @@ fn cpu(recipe: Recipe) -> CpuBackend {
         packed: None,
     })
     .expect("this machine runs the CPU backend")
+}
+
+fn open_cuda(recipe: Recipe, graphs: bool) -> Result<CudaBackend, DeviceUnavailable> {
+    CudaBackend::new(CudaConfig {
+        device: 0,
+        max_rows: 64,
+        recipe,
+        graphs,
+        libraries: Vec::new(),
+        images: std::env::var_os("NIGHTSHIFT_CUDA_IMAGES").map(Into::into),
+        cache: None,
+    })
+}
+
+/// Returns how to make CUDA backends, or says that there is no driver.
+fn cuda(recipe: Recipe, graphs: bool) -> Option<impl Fn() -> CudaBackend> {
+    if let Err(error) = open_cuda(recipe, graphs) {
+        assert!(
+            std::env::var_os("REQUIRE_CUDA").is_none(),
+            "REQUIRE_CUDA is set, but {error}"
+        );
+        println!("SKIPPED: {error}; gpu-worker/inference/tests/cuda/run builds a fake driver");
+        return None;
+    }
+    Some(move || open_cuda(recipe, graphs).expect("the driver was there a moment ago"))
 }
 
 /// A decoder on its backend, driven step by step.
@@ -305,4 +331,48 @@ fn cpu_in_f32_gives_the_golden_logits_and_answers() {
 fn cpu_in_bf16_gives_the_golden_logits_and_answers() {
     check_logits(|| cpu(Recipe::Bf16), Recipe::Bf16, KvType::Bf16, 3e-2);
     check_greedy(|| cpu(Recipe::Bf16), Recipe::Bf16, KvType::Bf16);
+}
+
+#[test]
+fn cuda_in_bf16_gives_the_golden_logits_and_answers() {
+    for graphs in [false, true] {
+        let Some(make) = cuda(Recipe::Bf16, graphs) else {
+            return;
+        };
+        check_logits(&make, Recipe::Bf16, KvType::Bf16, 3e-2);
+        check_greedy(&make, Recipe::Bf16, KvType::Bf16);
+    }
+}
+
+#[test]
+fn cuda_in_int8_gives_the_golden_logits() {
+    let Some(make) = cuda(Recipe::Int8, true) else {
+        return;
+    };
+    check_logits(make, Recipe::Int8, KvType::Bf16, 6e-2);
+}
+
+/// A step that only decodes is captured once and then replayed, with the bits of launches.
+#[test]
+fn cuda_replays_decodes_with_the_same_bits() {
+    let (Some(launching), Some(replaying)) = (cuda(Recipe::Bf16, false), cuda(Recipe::Bf16, true))
+    else {
+        return;
+    };
+    for name in MODELS {
+        let model = fixture::open(name);
+        let Golden { ids, .. } = fixture::golden(name);
+        let mut launched = Bench::new(launching(), &model, &ids, Recipe::Bf16, KvType::Bf16);
+        let mut replayed = Bench::new(replaying(), &model, &ids, Recipe::Bf16, KvType::Bf16);
+        for position in 0..ids.len() {
+            let want = launched.step(position, position + 1);
+            assert_eq!(
+                replayed.step(position, position + 1),
+                want,
+                "{name}, {position}"
+            );
+        }
+        assert_eq!(launched.backend.replays(), 0);
+        assert_eq!(replayed.backend.replays(), ids.len() - 1, "{name}");
+    }
 }

@@ -15,6 +15,7 @@ mod activation;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
 pub mod cpu;
+pub mod cuda;
 pub mod deferred;
 mod exp;
 mod ops;

@@ -47,6 +47,11 @@ impl Rotations {
         2 * self.pairs
     }
 
+    /// Returns cosines and sines `[positions, pairs]`.
+    pub(super) fn values(&self) -> [&[f32]; 2] {
+        [&self.cosines, &self.sines]
+    }
+
     /// Returns the bytes of the table.
     pub(super) fn bytes(&self) -> usize {
         (self.cosines.capacity() + self.sines.capacity()) * size_of::<f32>()

@@ -5,6 +5,8 @@
 //! reference it compares within a tolerance. Panics with the case's name where a backend fails.
 
 mod case;
+#[cfg(test)]
+mod cuda;
 mod extra;
 mod model;
 mod sampling;
