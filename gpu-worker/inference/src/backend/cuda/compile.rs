@@ -276,7 +276,7 @@ fn compile(name: &str, text: &str, options: &[String]) -> Result<Vec<u8>, Device
         message: format!("compile {name}.cu: {message}"),
     };
     let text = CString::new(text).map_err(|_| failed("the text has a zero byte".to_owned()))?;
-    // NVRTC reads the name as long as the program lives, and crashes where there is none.
+    // NVRTC reads the name as long as the program lives.
     let file = CString::new(format!("{name}.cu"))
         .map_err(|_| failed("the name has a zero byte".to_owned()))?;
     let program =
