@@ -1,6 +1,6 @@
 # Every verb is a plain command or two; CONTRIBUTING.md shows them for those without make.
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-localstack test check lint fmt build bench bench-validator model package localstack test-rust test-infra test-localstack programs
+.PHONY: help demo demo-localstack test check lint fmt build bench bench-validator model package localstack test-rust test-cuda test-infra test-localstack programs
 
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 CACHE := $(CURDIR)/.cache
@@ -23,7 +23,7 @@ demo: $(CACHE)/demo-venv/ready ## build, get the model once, run a sample batch 
 	$(TARGET)/release/nightshift models pull $(MODEL)
 	$(CACHE)/demo-venv/bin/python localstack/demo/demo.py --nightshift $(TARGET)/release/nightshift
 
-test: lint test-rust test-infra test-localstack ## check formats and lints, then run every test (real model, real SDKs, real emulators)
+test: lint test-rust test-cuda test-infra test-localstack ## check formats and lints, then run every test (real model, real SDKs, real emulators)
 
 lint: ## formats and lints; licences and advisories of dependencies where cargo-deny is installed
 	cargo fmt --all --check
@@ -33,6 +33,10 @@ lint: ## formats and lints; licences and advisories of dependencies where cargo-
 test-rust: model $(CACHE)/sdk/ready $(MINISTACK)
 	tests/bench/engine/check
 	tests/run-tests
+
+test-cuda: ## compile every CUDA kernel, and run the kernels and the CUDA backend on a fake driver; needs no GPU
+	$(PYTHON) gpu-worker/inference/tests/cuda/nvrtc_check.py
+	gpu-worker/inference/tests/cuda/run
 
 test-infra: ## check the Terraform: format, validity, tests, and a static scanner
 	infra/check

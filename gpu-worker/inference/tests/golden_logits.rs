@@ -69,6 +69,10 @@ fn open_cuda(recipe: Recipe, graphs: bool) -> Result<CudaBackend, DeviceUnavaila
 }
 
 /// Returns how to make CUDA backends, or says that there is no driver.
+#[expect(
+    clippy::print_stdout,
+    reason = "a comparison that does not take place must be seen"
+)]
 fn cuda(recipe: Recipe, graphs: bool) -> Option<impl Fn() -> CudaBackend> {
     if let Err(error) = open_cuda(recipe, graphs) {
         assert!(

@@ -25,7 +25,7 @@ VENV = KERNELS.parents[2] / ".cache/nvrtc"
 WHEEL = "nvidia-cuda-nvrtc==13.5.37"
 ARCHES = "sm_80,sm_89,sm_90,sm_100"
 # Kernels that a step spends its time in.
-HOT = re.compile(r"gemm_|attend_|^norm$|^rope_store$|^sample$")
+HOT = re.compile(r"gemm_|attend_|^norm_rows$|^rope_store$|^sample$")
 # What ptxas says of a kernel, and the numbers that the table shows.
 COMPILING = re.compile(r"Compiling entry function '(\w+)'")
 SPILLS = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
