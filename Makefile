@@ -23,7 +23,7 @@ demo: $(CACHE)/demo-venv/ready ## build, get the model once, run a sample batch 
 	$(TARGET)/release/nightshift models pull $(MODEL)
 	$(CACHE)/demo-venv/bin/python localstack/demo/demo.py --nightshift $(TARGET)/release/nightshift
 
-test: lint test-rust test-cuda test-infra test-localstack ## check formats and lints, then run every test (real model, real SDKs, real emulators)
+test: lint test-rust test-infra test-localstack ## check formats and lints, then run every test (real model, real SDKs, real emulators)
 
 lint: ## formats and lints; licences and advisories of dependencies where cargo-deny is installed
 	cargo fmt --all --check

@@ -2,11 +2,10 @@
 
 use super::args::{GemmArgs, NormArgs, RouteArgs};
 use super::driver::{Argument, Shape};
-use super::sample::Pooled;
 use super::{Buffer, CudaBackend, Kind};
 use crate::backend::{
     Activation, Embed, Epilogue, ExpertHalf, Linear, LinearExperts, LinearHeads, Norm, NormKind,
-    Pool, PoolKind, Route, RouteScore, Rows, Weight,
+    Route, RouteScore, Rows, Weight,
 };
 
 /// Rows of a tile of experts.
@@ -461,43 +460,4 @@ pub(super) fn linear_experts(this: &mut CudaBackend, op: &LinearExperts) {
         U32(top_k as u32),
     ];
     this.launch("combine_experts", Shape::rows(rows, 128), &arguments);
-}
-
-pub(super) fn pool(this: &mut CudaBackend, op: &Pool) {
-    let (x, out) = (this.buffer(op.x), this.buffer(op.out));
-    let Some(memory) = &this.step else { return };
-    let dimensions = op.dimensions.unwrap_or(x.cols).min(x.cols);
-    let kind = match op.kind {
-        PoolKind::Mean => 0,
-        PoolKind::Cls => 1,
-        PoolKind::Last => 2,
-    };
-    use Argument::{Address, U32};
-    let arguments = [
-        Address(out.at),
-        U32(out.ld as u32),
-        Address(x.at),
-        U32(x.ld as u32),
-        Address(memory.sequences()),
-        Address(memory.counters(0)),
-        U32(x.cols as u32),
-        U32(dimensions as u32),
-        U32(kind),
-        U32(u32::from(op.l2)),
-    ];
-    let sequences = &this.host.sequences;
-    let written: Vec<bool> = sequences
-        .iter()
-        .map(|sequence| sequence.q_len > 0)
-        .collect();
-    let shape = Shape::rows(written.len(), 256).with_shared(4 * x.cols);
-    if let Some(sampling) = &mut this.sampling {
-        sampling.set_pooled(Pooled {
-            at: out.at,
-            ld: out.ld,
-            cols: dimensions,
-            written,
-        });
-    }
-    this.launch("pool", shape, &arguments);
 }

@@ -2,6 +2,9 @@
 //!
 //! Every array has a fixed place, so that captured graphs stay valid.
 
+mod shapes;
+
+pub(super) use self::shapes::{Bounds, Cut, HostStep};
 use super::driver::{Device, Said};
 use super::upload::{Place, Plan, Upload};
 use crate::backend::{ShareGroup, StepInputs, StepSequence};
@@ -25,38 +28,6 @@ const NO_SLOT: u32 = u32::MAX;
 const INDIRECT: u32 = 1;
 /// A block item writes partial results.
 const PARTIAL: u32 = 2;
-
-/// How attention cuts its rows: what the work list of block items depends on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Cut {
-    /// Query heads that share a KV head.
-    pub(super) group: usize,
-    /// Rows of a block item, heads counted apart.
-    pub(super) block_rows: usize,
-    /// Whether a row sees only keys before its own.
-    pub(super) causal: bool,
-}
-
-/// Bounds of a step, known at load.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Bounds {
-    /// Rows.
-    pub(super) rows: usize,
-    /// Logit rows.
-    pub(super) logit_rows: usize,
-    /// Page tables.
-    pub(super) groups: usize,
-    /// Entries of one page table.
-    pub(super) pages: usize,
-    /// Slots.
-    pub(super) slots: usize,
-    /// Tokens of a slot's history.
-    pub(super) history_tokens: usize,
-    /// Slots of partial results.
-    pub(super) partials: usize,
-    /// The most query heads that share a KV head.
-    pub(super) group: usize,
-}
 
 /// One page table's places.
 #[derive(Debug, Clone, Copy)]
@@ -92,36 +63,6 @@ pub(super) struct StepMemory {
     lists: [ListPlaces; LAYOUTS_MAX],
     resets: Place,
     reset_tokens: Place,
-}
-
-/// What the host remembers of the step in work.
-#[derive(Debug, Default)]
-pub(super) struct HostStep {
-    /// Rows that operations run on: at least the step's own.
-    pub(super) rows: usize,
-    /// Logit rows that operations run on.
-    pub(super) logit_rows: usize,
-    /// Sequences.
-    pub(super) sequences: Vec<StepSequence>,
-    /// Share groups.
-    share_groups: Vec<ShareGroup>,
-    /// Rows of the step itself.
-    pub(super) own_rows: usize,
-    own_logit_rows: usize,
-    /// Whether the step names token types.
-    pub(super) has_types: bool,
-    /// Whether sequences have pages; encoders have none.
-    pub(super) paged: bool,
-    /// Whether every sequence has one row, and each row's logits are needed.
-    pub(super) decodes_only: bool,
-    /// Work items of decodes.
-    pub(super) decode_items: usize,
-    /// Work items of blocks, by head layout.
-    pub(super) block_items: [usize; LAYOUTS_MAX],
-    /// Rows whose partial results are merged.
-    pub(super) merge_rows: usize,
-    /// Sequences that went to the decode list.
-    decoding: Vec<bool>,
 }
 
 impl StepMemory {
