@@ -9,26 +9,17 @@ use std::process::Command;
 
 use super::model::Decoder;
 use super::step::{Part, Sequence, assert_same_bits, greedy, sequence};
+use super::tests::{BF16, INT8};
 use super::{MAX_ROWS, Options, Report, case, run, shape};
 use crate::backend::cuda::{CudaBackend, CudaConfig};
 use crate::backend::{
     Backend, KvLayout, KvSpec, KvType, Recipe, Role, SampleInputs, SampleRow, ShareGroup,
 };
 
-const BF16: Options = Options {
-    recipe: Recipe::Bf16,
-    kv: KvType::Bf16,
-    tolerance: 0.12,
-};
-const INT8: Options = Options {
-    recipe: Recipe::Int8,
-    kv: KvType::Bf16,
-    tolerance: 0.5,
-};
 const FP8_CACHE: Options = Options {
-    recipe: Recipe::Bf16,
     kv: KvType::Fp8,
     tolerance: 0.5,
+    ..BF16
 };
 
 fn config(recipe: Recipe, graphs: bool) -> CudaConfig {
@@ -347,12 +338,10 @@ fn each_fault_of_a_device_is_told_in_one_line() {
 
 /// NVRTC needs no driver; where it is installed, its cubins load under the fake driver, and are kept.
 #[test]
+#[ignore = "NVRTC 13.5 crashes in a process that has the fake driver"]
 fn compiled_kernels_are_kept_between_starts() {
     let library = std::env::var_os("NIGHTSHIFT_CUDA_LIBS").map(PathBuf::from);
-    let Some(library) = library.filter(|_| is_present()) else {
-        println!("SKIPPED: NIGHTSHIFT_CUDA_LIBS does not say where NVRTC is");
-        return;
-    };
+    let library = library.expect("NIGHTSHIFT_CUDA_LIBS says where NVRTC is");
     let folder = tempfile::tempdir().expect("there is a folder for temporary files");
     let names = || {
         let entries = std::fs::read_dir(folder.path()).expect("the cache is a folder");

@@ -9,12 +9,12 @@ const F32: Options = Options {
     kv: KvType::F32,
     tolerance: 2e-4,
 };
-const BF16: Options = Options {
+pub(super) const BF16: Options = Options {
     recipe: Recipe::Bf16,
     kv: KvType::Bf16,
     tolerance: 0.12,
 };
-const INT8: Options = Options {
+pub(super) const INT8: Options = Options {
     recipe: Recipe::Int8,
     kv: KvType::Bf16,
     tolerance: 0.5,

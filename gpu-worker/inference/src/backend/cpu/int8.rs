@@ -230,26 +230,15 @@ pub(super) struct Int8Factors<'a> {
 }
 
 impl Int8Factors<'_> {
-    /// Writes the product of the kept features to `tile`, zeros if there are none.
+    /// Returns the operands of the kept features' product, if there are any.
     #[inline(always)]
-    fn multiply_kept<S: Simd, const M: usize>(
-        &self,
-        s: S,
-        row: usize,
-        panel: usize,
-        tile: &mut Tile<M>,
-        part: (usize, usize),
-    ) {
-        let Some(weight) = &self.weight.kept else {
-            *tile = [[0.0; PANEL]; M];
-            return;
-        };
-        let kept = FloatFactors {
+    fn kept(&self) -> Option<FloatFactors<'_, bf16>> {
+        let weight = self.weight.kept.as_ref()?;
+        Some(FloatFactors {
             x: self.kept,
             stride: self.kept_stride,
             weight,
-        };
-        kept.multiply(s, row, panel, tile, part);
+        })
     }
 }
 
@@ -282,7 +271,10 @@ impl Factors for Int8Factors<'_> {
             x.len() >= (M - 1) * self.stride + units * QUAD,
             "all rows of the tile lie in x"
         );
-        self.multiply_kept(s, row, panel, tile, part);
+        match self.kept() {
+            Some(kept) => kept.multiply(s, row, panel, tile, spare, part),
+            None => *tile = [[0.0; PANEL]; M],
+        }
         if S::HAS_TILES {
             let first = offsets.try_into().expect("a panel has an offset a column");
             s.multiply_codes(x, self.stride, codes, first, spare, part);

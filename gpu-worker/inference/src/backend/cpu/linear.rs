@@ -43,7 +43,7 @@ pub(super) trait Factors: Copy + Sync {
     /// Makes `tile[r][c] = sum over k of x[row + r][k] * weight[panel * 32 + c][k]`, for `M` rows, once
     /// [`Factors::settle`] has been called for each.
     ///
-    /// The value of a row does not depend on `M`. `part` is as for [`Simd::multiply_codes`].
+    /// The value of a row does not depend on `M`. `spare` is room; `part` is as for [`Simd::multiply_codes`].
     fn multiply<S: Simd, const M: usize>(
         &self,
         s: S,
@@ -54,15 +54,17 @@ pub(super) trait Factors: Copy + Sync {
         part: (usize, usize),
     );
 
-    /// Ends what [`Factors::multiply`] has begun, for one row of its tile.
+    /// Ends what [`Factors::multiply`] has begun, for one row of its tile: nothing, where that leaves nothing to do.
+    #[inline(always)]
     fn settle<S: Simd>(
         &self,
-        s: S,
-        row: usize,
-        panel: usize,
-        values: &mut [f32; PANEL],
-        spare: &[f32; PANEL],
-    );
+        _s: S,
+        _row: usize,
+        _panel: usize,
+        _values: &mut [f32; PANEL],
+        _spare: &[f32; PANEL],
+    ) {
+    }
 }
 
 /// One product, and what becomes of it.

@@ -17,27 +17,6 @@ pub(in crate::backend::cpu) struct FloatFactors<'a, E> {
     pub(in crate::backend::cpu) weight: &'a Packed<E>,
 }
 
-impl<E: Element> FloatFactors<'_, E> {
-    /// As [`Factors::multiply`], which needs no room.
-    #[inline(always)]
-    pub(in crate::backend::cpu) fn multiply<S: Simd, const M: usize>(
-        &self,
-        s: S,
-        row: usize,
-        panel: usize,
-        tile: &mut Tile<M>,
-        part: (usize, usize),
-    ) {
-        let x = &self.x[row * self.stride..];
-        if S::HAS_TILES {
-            let panel = E::bf16s(self.weight.panel(panel));
-            s.multiply_pairs(E::bf16s(x), self.stride, panel, tile, part);
-        } else {
-            multiply(s, x, self.stride, self.weight.panel(panel), tile);
-        }
-    }
-}
-
 impl<E: Element> Factors for FloatFactors<'_, E> {
     const HAS_INT8: bool = false;
     const HAS_BF16: bool = E::IS_BF16;
@@ -57,18 +36,13 @@ impl<E: Element> Factors for FloatFactors<'_, E> {
         _spare: &mut Tile<M>,
         part: (usize, usize),
     ) {
-        FloatFactors::multiply(self, s, row, panel, tile, part);
-    }
-
-    #[inline(always)]
-    fn settle<S: Simd>(
-        &self,
-        _s: S,
-        _row: usize,
-        _panel: usize,
-        _values: &mut [f32; PANEL],
-        _spare: &[f32; PANEL],
-    ) {
+        let x = &self.x[row * self.stride..];
+        if S::HAS_TILES {
+            let panel = E::bf16s(self.weight.panel(panel));
+            s.multiply_pairs(E::bf16s(x), self.stride, panel, tile, part);
+        } else {
+            multiply(s, x, self.stride, self.weight.panel(panel), tile);
+        }
     }
 }
 
